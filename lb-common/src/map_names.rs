@@ -1,0 +1,56 @@
+//! The name and the compiled-in capacity of every map; the daemon resizes most of them at load.
+
+/// A map of the BPF object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapName {
+    /// Also the name of its pin; the kernel shows the first 15 bytes (BPF_OBJ_NAME_LEN).
+    pub name: &'static str,
+    /// Entries unless the daemon resizes it.
+    pub capacity: usize,
+}
+
+macro_rules! maps {
+    ($($(#[$doc:meta])* $constant:ident = $capacity:expr;)+) => {
+        $($(#[$doc])* pub const $constant: MapName = MapName { name: stringify!($constant), capacity: $capacity };)+
+        /// Every map that is pinned and adopted.
+        pub const ALL: &[MapName] = &[$($constant),+];
+    };
+}
+
+maps! {
+    /// One [`crate::settings::Settings`].
+    SETTINGS = 1;
+    /// One array of [`crate::vip_filter::WORDS`] words.
+    VIP_FILTER = 1;
+    /// [`crate::service::ServiceKey`] → [`crate::service::Service`], a hash.
+    SERVICES = 1024;
+    /// [`crate::backend::Backend`] by id.
+    BACKENDS = 1024;
+    /// [`crate::ids::BackendRef`] by slot; regions belong to services.
+    SLOTS = 65536;
+    /// [`crate::seed::Seed`]: the shared one, then one a CPU.
+    SEEDS = 3;
+    /// [`crate::flow::FlowBucket`].
+    FLOWS = 1024;
+    /// 64-bit words of the fresh-key bitmaps: the shared region, then one a CPU.
+    FRESH = 3072;
+    /// [`crate::counters::BackendCounters`] by CPU and backend id.
+    BACKEND_COUNTERS = 2048;
+    /// [`crate::counters::CpuCounters`] by CPU.
+    CPU_COUNTERS = 2;
+    /// [`crate::counters::Histogram`] by CPU.
+    HISTOGRAM = 2;
+    /// Ring buffer of [`crate::sample::Sample`]; octets.
+    SAMPLES = 262_144;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_fit_the_kernel() {
+        for map in super::ALL {
+            // "BACKEND_COUNTERS" is cut by the kernel to 15 bytes; only the pin's file name counts for us.
+            assert!(map.name.len() <= 16, "{}", map.name);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A service: VIP, port and protocol, and which slots its new flows are spread over.
+
+use crate::pod::map_value;
+
+/// Key of `SERVICES`. The port may be 0: all ports of that address and protocol.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// The VIP in network byte order; IPv4 in the first four bytes, the rest zero.
+    pub address: [u8; 16],
+    /// Network byte order as two bytes; 0 = all ports.
+    pub port: [u8; 2],
+    /// IP protocol number (6 TCP, 17 UDP).
+    pub protocol: u8,
+    /// 4 or 6.
+    pub family: u8,
+}
+
+const _: () = assert!(size_of::<ServiceKey>() == 20);
+map_value!(ServiceKey);
+
+/// Value of `SERVICES`. All-zero is unset.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// 1..; unique among living services.
+    pub id: u32,
+    /// First slot of the service's region in `SLOTS`.
+    pub slots_offset: u32,
+    /// Slots in the region; 0 while no backend is eligible.
+    pub slots_count: u32,
+    /// Moves with every new slot table, 1..; part of samples, so that a table swap can be told from a fault.
+    pub table_generation: u32,
+    /// Bits of [`flag`].
+    pub flags: u32,
+    pub reserved: u32,
+    /// [`crate::slot_table::bucket_scale`] of `slots_count`.
+    pub bucket_scale: u64,
+}
+
+const _: () = assert!(size_of::<Service>() == 32);
+map_value!(Service);
+
+/// Bits of [`Service::flags`].
+pub mod flag {
+    /// Pick with the shared seed: every CPU, and every node with the same secret, picks alike.
+    pub const FLEET: u32 = 1;
+    /// Hash the client's address only, with the shared seed.
+    pub const CLIENT_AFFINITY: u32 = 2;
+}
+
+impl ServiceKey {
+    pub fn port(&self) -> u16 {
+        u16::from_be_bytes(self.port)
+    }
+
+    /// The key that matches every port of the same VIP and protocol.
+    #[inline(always)]
+    pub fn all_ports(mut self) -> Self {
+        self.port = [0; 2];
+        self
+    }
+}
