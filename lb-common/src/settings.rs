@@ -36,7 +36,7 @@ pub struct Settings {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 80);
+const _: () = assert!(size_of::<Settings>() == 72);
 map_value!(Settings);
 
 /// Binary places of [`Settings::clock_multiplier`].

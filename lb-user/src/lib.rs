@@ -1,1 +1,4 @@
+//! Evenkeel's daemon and command line.
 
+pub mod plan;
+pub mod state;

@@ -1,0 +1,194 @@
+//! What the datapath should hold: the union of all sources, after validation and next-hop resolution.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use lb_common::{backend, seed::Seed, service::ServiceKey};
+use serde::{Deserialize, Serialize};
+
+/// Everything the plan works towards. Ordered throughout, so that equal input gives equal plans.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    pub services: BTreeMap<ServiceKey, DesiredService>,
+    pub settings: DesiredSettings,
+    /// By index into `SEEDS` (0 = shared, 1 + cpu); entries not named here stay as they are.
+    pub seeds: BTreeMap<u32, Seed>,
+}
+
+/// The parts of [`lb_common::settings::Settings`] that are policy; capacities and the clock come with the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DesiredSettings {
+    /// Key of the flow fingerprint; only written while the maps hold none, since it lives as long as the table.
+    pub table_key: (u64, u64),
+    pub sample_bits: u32,
+    /// Seconds.
+    pub new_timeout: u32,
+    pub established_timeout: u32,
+    pub closing_timeout: u32,
+}
+
+impl Default for DesiredSettings {
+    fn default() -> Self {
+        Self {
+            table_key: (0, 0),
+            sample_bits: 32,
+            new_timeout: 30,
+            established_timeout: 6 * 3600,
+            closing_timeout: 10,
+        }
+    }
+}
+
+/// A service as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredService {
+    pub name: String,
+    pub selection: Selection,
+    pub affinity: Affinity,
+    /// Slots wanted instead of the default size; rounded up to a prime.
+    pub slots: Option<u32>,
+    /// By address: the same endpoint from two sources is one backend.
+    pub backends: BTreeMap<IpAddr, DesiredBackend>,
+}
+
+/// A backend of one service as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredBackend {
+    /// 1..=65535.
+    pub weight: u32,
+    pub mode: Mode,
+    pub state: BackendState,
+    /// Seconds.
+    pub udp_idle: u16,
+    /// `None` while unresolved: the backend then owns no slots.
+    pub next_hop: Option<NextHop>,
+    /// Where the backend comes from, for people.
+    pub sources: BTreeSet<String>,
+}
+
+/// How a frame reaches a backend, as rtnetlink answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextHop {
+    /// Index of the outgoing interface.
+    pub interface: u32,
+    pub mac_source: [u8; 6],
+    pub mac_destination: [u8; 6],
+    /// This host's address towards the backend: outer source of `ipip`.
+    pub source: IpAddr,
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+}
+
+/// What the operator and the sources want of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendState {
+    /// Takes new flows.
+    Serving,
+    /// Keeps its flows, takes no new ones.
+    Draining,
+    /// Its flows are picked anew.
+    Down,
+}
+
+/// Forwarding mode, see `lb-ebpf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    #[default]
+    Dsr,
+    Ipip,
+}
+
+/// Which seed picks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Selection {
+    /// The seed of the CPU that got the packet.
+    #[default]
+    PerCpu,
+    /// The shared seed: every CPU and every node with the same secret picks alike.
+    Fleet,
+}
+
+/// What of a packet is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Affinity {
+    /// The 5-tuple.
+    #[default]
+    None,
+    /// The client's address only, always with the shared seed.
+    Client,
+}
+
+/// Transport of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl BackendState {
+    pub fn in_map(self) -> u8 {
+        match self {
+            Self::Serving => backend::state::SERVING,
+            Self::Draining => backend::state::DRAINING,
+            Self::Down => backend::state::DOWN,
+        }
+    }
+}
+
+impl Mode {
+    pub fn in_map(self) -> u8 {
+        match self {
+            Self::Dsr => backend::mode::DSR,
+            Self::Ipip => backend::mode::IPIP,
+        }
+    }
+}
+
+impl Protocol {
+    /// The IP protocol number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// The 16-byte form of an address in map values, and its family (4 or 6). An IPv4-mapped IPv6 address is IPv4.
+pub fn address_bytes(address: IpAddr) -> ([u8; 16], u8) {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&v4.octets());
+            (bytes, 4)
+        }
+        IpAddr::V6(v6) => (v6.octets(), 6),
+    }
+}
+
+/// The address behind [`address_bytes`].
+pub fn address_from(bytes: &[u8; 16], family: u8) -> IpAddr {
+    if family == 6 {
+        IpAddr::from(*bytes)
+    } else {
+        IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}
+
+/// The map key of a service; `port` `None` means all ports.
+pub fn service_key(vip: IpAddr, port: Option<u16>, protocol: Protocol) -> ServiceKey {
+    let (address, family) = address_bytes(vip);
+    ServiceKey {
+        address,
+        port: port.unwrap_or(0).to_be_bytes(),
+        protocol: protocol.number(),
+        family,
+    }
+}
