@@ -49,37 +49,34 @@ const _: () = assert!(size_of::<Histogram>() == 4096);
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A packet found its flow in the table.
-    FlowHit = 0,
     /// A packet of a service found no flow and picked a backend.
-    FlowPicked = 1,
+    FlowPicked = 0,
     /// A flow was stored in a free entry.
-    FlowStored = 2,
+    FlowStored = 1,
     /// A flow was stored over an expired one.
-    EvictedExpired = 3,
-    EvictedClosing = 4,
-    EvictedNew = 5,
-    EvictedDatagram = 6,
-    EvictedEstablished = 7,
+    EvictedExpired = 2,
+    EvictedClosing = 3,
+    EvictedNew = 4,
+    EvictedDatagram = 5,
+    EvictedEstablished = 6,
     /// A flow could not be stored: every candidate entry holds something it may not evict.
-    FlowNotStored = 8,
+    FlowNotStored = 7,
     /// A live entry named a backend that is down or gone; the flow was picked anew.
-    FlowRepicked = 9,
+    FlowRepicked = 8,
     /// The CPU's seed is unset; the shared seed picked instead.
-    SeedMissing = 10,
+    SeedMissing = 9,
     /// A slot named a backend that is not serving; the next slots were tried.
-    SlotNotServing = 11,
+    SlotNotServing = 10,
     /// A sample found the ring buffer full.
-    SampleLost = 12,
+    SampleLost = 11,
     /// A new flow whose key was seen for the first time in the seed's life.
-    FreshKey = 13,
+    FreshKey = 12,
     /// An index pointed outside a map: a bug, or maps written by something else.
-    MapInconsistent = 14,
+    MapInconsistent = 13,
 }
 
 impl Event {
-    pub const ALL: [Self; 15] = [
-        Self::FlowHit,
+    pub const ALL: [Self; 14] = [
         Self::FlowPicked,
         Self::FlowStored,
         Self::EvictedExpired,
@@ -99,7 +96,6 @@ impl Event {
     /// Label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::FlowHit => "flow_hit",
             Self::FlowPicked => "flow_picked",
             Self::FlowStored => "flow_stored",
             Self::EvictedExpired => "evicted_expired",

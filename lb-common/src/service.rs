@@ -14,9 +14,11 @@ pub struct ServiceKey {
     pub protocol: u8,
     /// 4 or 6.
     pub family: u8,
+    /// Aligns the key to four octets: the verifier refuses unaligned words on the stack.
+    pub align: [u32; 0],
 }
 
-const _: () = assert!(size_of::<ServiceKey>() == 20);
+const _: () = assert!(size_of::<ServiceKey>() == 20 && align_of::<ServiceKey>() == 4);
 map_value!(ServiceKey);
 
 /// Value of `SERVICES`. All-zero is unset.
@@ -49,7 +51,23 @@ pub mod flag {
     pub const CLIENT_AFFINITY: u32 = 2;
 }
 
+/// Id of the entry that marks an address as a VIP: key with port 0 and protocol 0. What has no port (fragments,
+/// truncated headers) is recognised by it as addressed to a VIP; no service may have this id.
+pub const VIP_MARK: u32 = u32::MAX;
+
 impl ServiceKey {
+    /// The key of the mark that every VIP address has besides its services.
+    #[inline(always)]
+    pub const fn vip_mark(address: [u8; 16], family: u8) -> Self {
+        Self {
+            address,
+            port: [0; 2],
+            protocol: 0,
+            family,
+            align: [],
+        }
+    }
+
     pub fn port(&self) -> u16 {
         u16::from_be_bytes(self.port)
     }

@@ -27,16 +27,13 @@ pub struct Settings {
     pub sample_bits: u32,
     /// Entries of a CPU's stretch of `BACKEND_COUNTERS`.
     pub backend_stride: u32,
-    /// Seconds without a packet after which a flow in that state is gone.
-    pub new_timeout: u32,
-    pub established_timeout: u32,
-    pub closing_timeout: u32,
-    /// The longest `udp_idle` of all services: a datagram flow idle for longer may be evicted.
-    pub datagram_timeout: u32,
+    /// Seconds without a packet after which a flow is gone, by [`crate::flow::state`]. The one of datagrams is the
+    /// longest `udp_idle` of all services: a datagram flow idle for longer may be evicted.
+    pub timeouts: [u32; 8],
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 72);
+const _: () = assert!(size_of::<Settings>() == 88);
 map_value!(Settings);
 
 /// Binary places of [`Settings::clock_multiplier`].

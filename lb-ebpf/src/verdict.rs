@@ -11,6 +11,26 @@ pub enum Verdict {
     Forward { how: Forward, interface: u32 },
 }
 
+/// A verdict that needs no backend: how a stage ends the way of a frame early.
+///
+/// `repr(C)` keeps its parts on whole words: the verifier refuses unaligned words on the stack.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Pass(Pass),
+    Drop(Drop),
+}
+
+impl From<Exit> for Verdict {
+    #[inline(always)]
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Pass(reason) => Self::Pass(reason),
+            Exit::Drop(reason) => Self::Drop(reason),
+        }
+    }
+}
+
 macro_rules! reasons {
     ($(#[$doc:meta])* $kind:ident, $word:literal: $($(#[$reason_doc:meta])* $reason:ident = $number:literal, $name:literal;)+) => {
         $(#[$doc])*
@@ -72,12 +92,10 @@ reasons! {
     NoNextHop = 21, "no_next_hop";
     /// The kernel refused to make room for an outer header.
     NoHeadroom = 22, "no_headroom";
-    /// The hop limit or TTL was 0.
-    Expired = 23, "ttl_expired";
     /// More than eight IPv6 extension headers, addressed to a VIP.
-    TooManyHeaders = 24, "too_many_headers";
+    TooManyHeaders = 23, "too_many_headers";
     /// A map's entry that must be there was not.
-    Inconsistent = 25, "map_inconsistent";
+    Inconsistent = 24, "map_inconsistent";
 }
 
 reasons! {

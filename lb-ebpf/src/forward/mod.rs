@@ -1,0 +1,42 @@
+//! From a backend to a frame on its way: the header rewrite of the backend's mode.
+
+mod dsr;
+mod ipip;
+
+use lb_common::backend::{Backend, MacPair, mode};
+
+use crate::{
+    frame::Frame,
+    parse::Packet,
+    verdict::{Drop, Forward, Verdict},
+};
+
+/// Rewrites the frame for the backend.
+#[inline(always)]
+pub fn forward(frame: &mut impl Frame, packet: &Packet, fingerprint: u64, backend: &Backend) -> Verdict {
+    if !backend.is_resolved() {
+        return Verdict::Drop(Drop::NoNextHop);
+    }
+    let done = match backend.mode {
+        mode::DSR => dsr::rewrite(frame, packet, backend).map(|()| Forward::Dsr),
+        mode::IPIP => ipip::encapsulate(frame, packet, fingerprint, backend).map(|()| Forward::Ipip),
+        _ => Err(Drop::Inconsistent),
+    };
+    match done {
+        Ok(how) => Verdict::Forward {
+            how,
+            interface: backend.interface,
+        },
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+/// The MAC addresses for the next hop, at the start of the frame.
+#[inline(always)]
+fn write_macs(frame: &mut impl Frame, backend: &Backend) -> Option<()> {
+    let macs = MacPair {
+        destination: backend.mac_destination,
+        source: backend.mac_source,
+    };
+    frame.write(0, macs)
+}

@@ -1,0 +1,212 @@
+//! The choice of a backend for a new flow, and the evidence about it.
+
+use lb_common::{
+    backend::{Backend, state},
+    counters::Event,
+    flow_hash::Key,
+    ids::BackendRef,
+    sample::Sample,
+    seed::{self, Seed},
+    service::{Service, flag},
+    settings::Settings,
+    slot_table::{bucket_of, slot_of},
+};
+
+use crate::{
+    parse::Packet,
+    tables::{Tables, Warning, count_event, warn_rarely},
+    verdict::Drop,
+};
+
+/// A backend chosen for a new flow.
+pub struct Picked<'a> {
+    pub backend: &'a Backend,
+    pub reference: BackendRef,
+}
+
+/// Slots that are tried when the first one names a backend that cannot take the flow.
+const ATTEMPTS: u32 = 8;
+
+/// Picks a backend of the service for the packet's flow and counts the choice.
+#[inline(always)]
+pub fn pick<'a, T: Tables>(
+    packet: &Packet,
+    fingerprint: u64,
+    service: &Service,
+    settings: &Settings,
+    now: u32,
+    tables: &'a T,
+) -> Result<Picked<'a>, Drop> {
+    count_event(tables, Event::FlowPicked);
+    if service.slots_count == 0 {
+        warn_rarely(tables, Warning::NoBackend, service.id, now);
+        return Err(Drop::NoBackend);
+    }
+    let (seed_index, seed) = choose_seed(service, now, tables)?;
+    let key = Key {
+        k0: seed.k0,
+        k1: seed.k1,
+    };
+    let client = service.flags & flag::CLIENT_AFFINITY != 0;
+    let hash = if client { packet.tuple.hash_client(key) } else { packet.tuple.hash(key) };
+    let first_slot = slot_of(hash, service.slots_count);
+    let (backend, reference) = backend_at(first_slot, service, now, tables)?;
+
+    let witness = if client { packet.tuple.hash_client(table_key(settings)) } else { fingerprint };
+    let choice = Choice {
+        hash,
+        slot: first_slot,
+        seed_index,
+        seed_generation: seed.generation,
+        reference,
+        fresh: mark_fresh(witness, seed_index, settings, tables),
+    };
+    choice.count(service, settings, tables);
+    if settings.sample_bits < 32 && hash & ((1 << settings.sample_bits) - 1) == 0 {
+        choice.send_sample(packet, service, tables);
+    }
+    Ok(Picked { backend, reference })
+}
+
+/// The key of everything that lives as long as the flow table.
+#[inline(always)]
+pub fn table_key(settings: &Settings) -> Key {
+    Key {
+        k0: settings.table_k0,
+        k1: settings.table_k1,
+    }
+}
+
+/// The seed that picks for this service on this CPU; never one that is unset.
+#[inline(always)]
+fn choose_seed<'a, T: Tables>(service: &Service, now: u32, tables: &'a T) -> Result<(u32, &'a Seed), Drop> {
+    if service.flags & (flag::FLEET | flag::CLIENT_AFFINITY) == 0 {
+        let index = seed::of_cpu(tables.cpu());
+        match tables.seed(index) {
+            Some(seed) if seed.generation != 0 => return Ok((index, seed)),
+            _ => {
+                count_event(tables, Event::SeedMissing);
+                warn_rarely(tables, Warning::SeedMissing, service.id, now);
+            }
+        }
+    }
+    match tables.seed(seed::SHARED) {
+        Some(seed) if seed.generation != 0 => Ok((seed::SHARED, seed)),
+        _ => {
+            warn_rarely(tables, Warning::NoSeed, service.id, now);
+            Err(Drop::NoSeed)
+        }
+    }
+}
+
+/// The backend of a slot. A slot whose backend cannot take flows is counted, and the next ones are tried.
+#[inline(always)]
+fn backend_at<'a, T: Tables>(
+    first: u32,
+    service: &Service,
+    now: u32,
+    tables: &'a T,
+) -> Result<(&'a Backend, BackendRef), Drop> {
+    let mut slot = first;
+    for _ in 0..ATTEMPTS {
+        let Some(reference) = tables.slot(service.slots_offset.wrapping_add(slot)) else {
+            count_event(tables, Event::MapInconsistent);
+            warn_rarely(tables, Warning::Inconsistent, service.id, now);
+            return Err(Drop::Inconsistent);
+        };
+        if let Some(backend) = tables.backend(reference.id()) {
+            if backend.is_named_by(reference)
+                && backend.state == state::SERVING
+                && backend.service == service.id
+            {
+                return Ok((backend, reference));
+            }
+        }
+        count_event(tables, Event::SlotNotServing);
+        slot += 1;
+        if slot >= service.slots_count {
+            slot = 0;
+        }
+    }
+    warn_rarely(tables, Warning::SlotNotServing, service.id, now);
+    Err(Drop::NoBackend)
+}
+
+/// Sets the key's bit in the bitmap of the seed it was hashed with; true when it was clear.
+#[inline(always)]
+fn mark_fresh(witness: u64, seed_index: u32, settings: &Settings, tables: &impl Tables) -> bool {
+    let region = seed_index.wrapping_mul(settings.fresh_mask.wrapping_add(1));
+    let index = region.wrapping_add((witness >> 6) as u32 & settings.fresh_mask);
+    let Some(word) = tables.fresh_word(index) else {
+        count_event(tables, Event::MapInconsistent);
+        return false;
+    };
+    let bit = 1u64 << (witness & 63);
+    let before = word.load();
+    if before & bit != 0 {
+        return false;
+    }
+    word.store(before | bit);
+    true
+}
+
+/// What was chosen and how, for counters and samples.
+struct Choice {
+    hash: u64,
+    slot: u32,
+    seed_index: u32,
+    seed_generation: u32,
+    reference: BackendRef,
+    fresh: bool,
+}
+
+impl Choice {
+    #[inline(always)]
+    fn count(&self, service: &Service, settings: &Settings, tables: &impl Tables) {
+        let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
+        if let Some(histogram) = tables.histogram() {
+            histogram.picks[bucket].add(1);
+            if self.fresh {
+                histogram.fresh[bucket].add(1);
+            }
+        }
+        let index = counter_index(self.reference.id(), settings, tables);
+        if let Some(counters) = tables.backend_counters(index) {
+            counters.flows.add(1);
+            if self.fresh {
+                counters.fresh_flows.add(1);
+            }
+        }
+        if self.fresh {
+            count_event(tables, Event::FreshKey);
+        }
+    }
+
+    #[inline(always)]
+    fn send_sample(&self, packet: &Packet, service: &Service, tables: &impl Tables) {
+        let sample = Sample {
+            words: packet.tuple.words,
+            hash: self.hash,
+            ports: packet.tuple.ports,
+            service: service.id,
+            slot: self.slot,
+            table_generation: service.table_generation,
+            seed_generation: self.seed_generation,
+            backend: self.reference,
+            seed_index: self.seed_index,
+            cpu: tables.cpu(),
+            protocol: packet.tuple.protocol,
+            family: if packet.tuple.v6 { 6 } else { 4 },
+            reserved: [0; 6],
+        };
+        if !tables.sample(&sample) {
+            count_event(tables, Event::SampleLost);
+        }
+    }
+}
+
+/// Index of this CPU's counters of a backend.
+#[inline(always)]
+pub fn counter_index(id: u32, settings: &Settings, tables: &impl Tables) -> u32 {
+    tables.cpu().wrapping_mul(settings.backend_stride).wrapping_add(id)
+}

@@ -1,0 +1,75 @@
+//! The maps as the stages see them.
+
+use lb_common::{
+    backend::Backend,
+    counters::{BackendCounters, CpuCounters, Event, Histogram},
+    flow::FlowBucket,
+    ids::BackendRef,
+    sample::Sample,
+    seed::Seed,
+    service::{Service, ServiceKey},
+    settings::Settings,
+    shared::Word,
+};
+
+/// What the datapath looks up and counts. Every index may be out of range: the answer is then `None`.
+pub trait Tables {
+    /// The CPU this packet is handled on.
+    fn cpu(&self) -> u32;
+    /// The kernel's `jiffies` counter.
+    fn jiffies(&self) -> u64;
+    fn settings(&self) -> Option<&Settings>;
+    /// Whether the bit of the VIP filter is set.
+    fn vip_bit(&self, bit: u32) -> bool;
+    fn service(&self, key: &ServiceKey) -> Option<&Service>;
+    fn backend(&self, id: u32) -> Option<&Backend>;
+    fn slot(&self, index: u32) -> Option<BackendRef>;
+    fn seed(&self, index: u32) -> Option<&Seed>;
+    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket>;
+    /// A word of the fresh-key bitmaps.
+    fn fresh_word(&self, index: u32) -> Option<&Word>;
+    fn backend_counters(&self, index: u32) -> Option<&BackendCounters>;
+    fn cpu_counters(&self) -> Option<&CpuCounters>;
+    fn histogram(&self) -> Option<&Histogram>;
+    /// Hands a sample to the daemon; false when the ring buffer is full.
+    fn sample(&self, sample: &Sample) -> bool;
+    /// Logs something rare; `about` is the service it happened to, 0 for none.
+    fn warn(&self, event: Warning, about: u32);
+}
+
+/// What the datapath warns of, at most once in [`WARN_INTERVAL`] seconds on each CPU.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warning {
+    NoBackend = 0,
+    NoSeed = 1,
+    SeedMissing = 2,
+    SlotNotServing = 3,
+    Inconsistent = 4,
+}
+
+/// Seconds between two warnings of the same kind on one CPU.
+pub const WARN_INTERVAL: u64 = 10;
+
+/// Counts an event of this packet.
+#[inline(always)]
+pub fn count_event(tables: &impl Tables, event: Event) {
+    if let Some(counters) = tables.cpu_counters() {
+        counters.events[event as usize].add(1);
+    }
+}
+
+/// Warns unless this CPU did so for the same reason a moment ago.
+#[inline(always)]
+pub fn warn_rarely(tables: &impl Tables, warning: Warning, about: u32, now: u32) {
+    let Some(counters) = tables.cpu_counters() else {
+        return;
+    };
+    // 0 means "never"; one second is added so that a warning at second 0 is remembered too.
+    let last = &counters.warned[warning as usize];
+    let now = now as u64 + 1;
+    if last.load() == 0 || now.wrapping_sub(last.load()) >= WARN_INTERVAL {
+        last.store(now);
+        tables.warn(warning, about);
+    }
+}
