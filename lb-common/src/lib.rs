@@ -2,6 +2,7 @@
 #![no_std]
 
 pub mod backend;
+pub mod bench;
 pub mod counters;
 pub mod flow;
 pub mod flow_hash;

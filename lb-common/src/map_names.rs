@@ -22,7 +22,7 @@ maps! {
     SETTINGS = 1;
     /// One array of [`crate::vip_filter::WORDS`] words.
     VIP_FILTER = 1;
-    /// [`crate::service::ServiceKey`] → [`crate::service::Service`], a hash.
+    /// [`crate::service::ServiceKey`] → [`crate::service::Service`], a hash; half of it is for the marks of VIPs.
     SERVICES = 1024;
     /// [`crate::backend::Backend`] by id.
     BACKENDS = 1024;

@@ -55,6 +55,19 @@ pub mod flag {
 /// truncated headers) is recognised by it as addressed to a VIP; no service may have this id.
 pub const VIP_MARK: u32 = u32::MAX;
 
+impl Service {
+    /// The value behind [`ServiceKey::vip_mark`].
+    pub const MARK: Self = Self {
+        id: VIP_MARK,
+        slots_offset: 0,
+        slots_count: 0,
+        table_generation: 0,
+        flags: 0,
+        reserved: 0,
+        bucket_scale: 0,
+    };
+}
+
 impl ServiceKey {
     /// The key of the mark that every VIP address has besides its services.
     #[inline(always)]
@@ -66,6 +79,11 @@ impl ServiceKey {
             family,
             align: [],
         }
+    }
+
+    #[inline(always)]
+    pub const fn is_vip_mark(&self) -> bool {
+        self.protocol == 0
     }
 
     pub fn port(&self) -> u16 {

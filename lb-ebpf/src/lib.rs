@@ -12,7 +12,7 @@ pub mod flow;
 pub mod forward;
 pub mod frame;
 pub mod headers;
-mod opaque;
+pub mod opaque;
 pub mod parse;
 pub mod pick;
 pub mod service;

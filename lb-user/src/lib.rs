@@ -1,4 +1,18 @@
 //! Evenkeel's daemon and command line.
 
+pub mod api;
+pub mod apply;
+pub mod cli;
+pub mod config;
+pub mod counters;
+pub mod daemon;
+pub mod decap;
+pub mod events;
+pub mod explain;
+pub mod maps;
+pub mod metrics;
+pub mod net;
 pub mod plan;
+pub mod program;
+pub mod seeds;
 pub mod state;

@@ -17,11 +17,16 @@ pub struct BufferFrame {
 
 impl BufferFrame {
     pub fn new(frame: &[u8], ingress: u32) -> Self {
-        let mut buffer = vec![0; HEADROOM];
+        Self::with_headroom(frame, ingress, HEADROOM)
+    }
+
+    /// A frame from a driver that leaves less (or more) room in front of it.
+    pub fn with_headroom(frame: &[u8], ingress: u32, headroom: usize) -> Self {
+        let mut buffer = vec![0; headroom];
         buffer.extend_from_slice(frame);
         Self {
             buffer,
-            start: HEADROOM,
+            start: headroom,
             ingress,
         }
     }

@@ -33,6 +33,8 @@ pub struct MemoryTables {
     pub cpu_counters: Vec<CpuCounters>,
     pub histograms: Vec<Histogram>,
     pub samples: RefCell<Vec<Sample>>,
+    /// Samples that fit before the reader takes them out.
+    pub sample_capacity: usize,
     pub warnings: RefCell<Vec<(Warning, u32)>>,
 }
 
@@ -66,6 +68,7 @@ impl MemoryTables {
             cpu_counters: vec![CpuCounters::default(); sizes.cpus],
             histograms: vec![Histogram::default(); sizes.cpus],
             samples: RefCell::default(),
+            sample_capacity: usize::MAX,
             warnings: RefCell::default(),
         }
     }
@@ -138,8 +141,12 @@ impl Tables for MemoryTables {
     }
 
     fn sample(&self, sample: &Sample) -> bool {
-        self.samples.borrow_mut().push(*sample);
-        true
+        let mut samples = self.samples.borrow_mut();
+        let fits = samples.len() < self.sample_capacity;
+        if fits {
+            samples.push(*sample);
+        }
+        fits
     }
 
     fn warn(&self, warning: Warning, about: u32) {

@@ -20,15 +20,31 @@ pub struct Plan {
 pub enum Step {
     WriteSettings(Box<Settings>),
     /// `SEEDS[index]`.
-    WriteSeed { index: u32, seed: Seed },
+    WriteSeed {
+        index: u32,
+        seed: Seed,
+    },
     /// Clears the fresh-key region of that seed index; only after the seed was switched.
-    ClearFresh { index: u32 },
+    ClearFresh {
+        index: u32,
+    },
     /// `BACKENDS[id]`: a new entry, a change of state or next hop, or a removal (state 0, generation kept).
-    WriteBackend { id: u32, backend: Backend },
+    WriteBackend {
+        id: u32,
+        backend: Backend,
+    },
     /// A whole slot table into `SLOTS[offset..]`, a region no service points at.
-    WriteSlots { offset: u32, slots: Vec<BackendRef> },
+    WriteSlots {
+        offset: u32,
+        slots: Vec<BackendRef>,
+    },
     /// Switches a service to its new table, or adds it.
-    WriteService { key: ServiceKey, service: Service },
-    RemoveService { key: ServiceKey },
+    WriteService {
+        key: ServiceKey,
+        service: Service,
+    },
+    RemoveService {
+        key: ServiceKey,
+    },
     WriteFilter(Box<[u64; vip_filter::WORDS]>),
 }

@@ -8,6 +8,8 @@ use std::{
 use lb_common::{backend, seed::Seed, service::ServiceKey};
 use serde::{Deserialize, Serialize};
 
+use super::overlay::{Effective, EffectiveService};
+
 /// Everything the plan works towards. Ordered throughout, so that equal input gives equal plans.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
@@ -82,7 +84,7 @@ pub struct NextHop {
 }
 
 /// What the operator and the sources want of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendState {
     /// Takes new flows.
@@ -94,7 +96,9 @@ pub enum BackendState {
 }
 
 /// Forwarding mode, see `lb-ebpf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     #[default]
@@ -103,7 +107,9 @@ pub enum Mode {
 }
 
 /// Which seed picks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selection {
     /// The seed of the CPU that got the packet.
@@ -114,7 +120,9 @@ pub enum Selection {
 }
 
 /// What of a packet is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Affinity {
     /// The 5-tuple.
@@ -190,5 +198,65 @@ pub fn service_key(vip: IpAddr, port: Option<u16>, protocol: Protocol) -> Servic
         port: port.unwrap_or(0).to_be_bytes(),
         protocol: protocol.number(),
         family,
+        align: [],
+    }
+}
+
+/// A service key for people: `192.0.2.10:443/tcp`, `[2001:db8::1]:all/udp`.
+pub fn key_text(key: &ServiceKey) -> String {
+    let port = match key.port() {
+        0 => "all".to_owned(),
+        port => port.to_string(),
+    };
+    let protocol = match key.protocol {
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        other => other.to_string(),
+    };
+    match address_from(&key.address, key.family) {
+        IpAddr::V4(v4) => format!("{v4}:{port}/{protocol}"),
+        IpAddr::V6(v6) => format!("[{v6}]:{port}/{protocol}"),
+    }
+}
+
+/// Everything that should be: the services of all sources with the next hops that are known, and the rest.
+pub fn desired_from(
+    effective: &Effective,
+    next_hops: &BTreeMap<IpAddr, NextHop>,
+    settings: DesiredSettings,
+    seeds: BTreeMap<u32, Seed>,
+) -> Desired {
+    let services = effective.services.values();
+    let services = services
+        .map(|service| (service.spec.key(), desired_service(service, next_hops)))
+        .collect();
+    Desired {
+        services,
+        settings,
+        seeds,
+    }
+}
+
+/// One service of [`desired_from`].
+pub fn desired_service(service: &EffectiveService, next_hops: &BTreeMap<IpAddr, NextHop>) -> DesiredService {
+    let spec = &service.spec;
+    let backends = spec.backends.iter().map(|backend| {
+        let address = backend.address.to_canonical();
+        let desired = DesiredBackend {
+            weight: backend.weight,
+            mode: backend.mode.unwrap_or(spec.mode),
+            state: backend.state,
+            udp_idle: u16::try_from(spec.udp_idle.get()).unwrap_or(u16::MAX),
+            next_hop: next_hops.get(&address).copied(),
+            sources: service.sources.get(&address).cloned().unwrap_or_default(),
+        };
+        (address, desired)
+    });
+    DesiredService {
+        name: spec.name.clone(),
+        selection: spec.selection,
+        affinity: spec.affinity,
+        slots: spec.slots,
+        backends: backends.collect(),
     }
 }

@@ -1,6 +1,6 @@
 //! What the maps hold, read from the maps and not from memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::{
     backend::Backend,
@@ -16,7 +16,10 @@ use lb_common::{
 pub struct Observed {
     pub capacity: Capacity,
     pub settings: Settings,
+    /// Without the marks of VIPs.
     pub services: BTreeMap<ServiceKey, Service>,
+    /// The marks of VIPs that stand in the same map ([`ServiceKey::vip_mark`]).
+    pub vip_marks: BTreeSet<ServiceKey>,
     /// Every entry that is not all-zero, removed ones (state 0, generation kept) included.
     pub backends: BTreeMap<u32, Backend>,
     /// The slots of the services a plan looks at, by service id, as they stand in the service's region.

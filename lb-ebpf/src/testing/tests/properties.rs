@@ -1,0 +1,132 @@
+//! Whatever comes in: one verdict, no panic, and nothing changes but what the verdict allows.
+
+use proptest::prelude::*;
+
+use crate::{
+    testing::{
+        engine::{Engine, HostEngine},
+        random::{self, Rng, Traffic},
+        world::World,
+    },
+    verdict::{Forward, Verdict},
+};
+
+/// Judges a frame and checks what holds for every frame.
+fn check(engine: &mut HostEngine, frame: &[u8]) -> Verdict {
+    let before = engine.state();
+    let (verdict, bytes) = engine.judge(frame);
+    let after = engine.state();
+    let moved: Vec<u64> = after
+        .verdicts()
+        .iter()
+        .zip(before.verdicts())
+        .map(|(after, before)| after - before)
+        .collect();
+    assert_eq!(moved.iter().sum::<u64>(), 1, "{moved:?}");
+    assert_eq!(moved[verdict.counter() as usize], 1, "{verdict:?}");
+    match verdict {
+        Verdict::Pass(_) | Verdict::Drop(_) => assert_eq!(bytes, frame, "{verdict:?}"),
+        Verdict::Forward {
+            how: Forward::Dsr, ..
+        } => assert_eq!(bytes[12..], frame[12..]),
+        Verdict::Forward {
+            how: Forward::Ipip, ..
+        } => {
+            let added = bytes.len() - frame.len();
+            assert!(added == 20 || added == 40);
+            // Behind the longest link header the packet is the same, and the tags are in front of the outer one.
+            assert_eq!(bytes[added + 22..], frame[22..]);
+        }
+    }
+    verdict
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn any_bytes_get_one_verdict(frame in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..6) {
+        let mut frame = frame;
+        if let Some(ethertype) = frame.get_mut(12..14) {
+            ethertype.copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0xa8], [8, 6], [1, 2]][kind]);
+        }
+        let mut world = World::standard(0, 1);
+        world.vip_filter.fill(u64::MAX);
+        let mut engine = HostEngine::new(0);
+        engine.reset(&world);
+        check(&mut engine, &frame);
+    }
+
+    #[test]
+    fn random_frames_in_random_worlds_get_one_verdict(seed: u64) {
+        let mut rng = Rng::new(seed);
+        let traffic = Traffic::new(&mut rng);
+        let mut world = random::world(&mut rng, 0, &traffic);
+        let mut engine = HostEngine::new(0);
+        engine.reset(&world);
+        for _ in 0..50 {
+            if rng.once_in(10) {
+                random::disturb(&mut rng, &mut world);
+                engine.configure(&world);
+            }
+            check(&mut engine, &traffic.frame(&mut rng));
+        }
+    }
+}
+
+#[test]
+fn random_frames_reach_every_stage() {
+    let mut rng = Rng::new(7);
+    let mut engine = HostEngine::new(0);
+    let mut seen = std::collections::BTreeMap::new();
+    for _ in 0..60 {
+        let traffic = Traffic::new(&mut rng);
+        engine.reset(&random::world(&mut rng, 0, &traffic));
+        for _ in 0..50 {
+            *seen
+                .entry(check(&mut engine, &traffic.frame(&mut rng)).names())
+                .or_insert(0) += 1;
+        }
+    }
+    // A test run always leaves room for headers, and no random frame has too many by chance alone.
+    let missing: Vec<_> = Verdict::all()
+        .map(Verdict::names)
+        .filter(|names| !seen.contains_key(names))
+        .collect();
+    assert!(
+        missing
+            .iter()
+            .all(|(_, reason)| ["no_headroom", "neighbour_discovery"].contains(reason)),
+        "{missing:?}"
+    );
+    let forwarded: i32 = seen
+        .iter()
+        .filter(|((verdict, _), _)| *verdict == "forward")
+        .map(|(_, count)| count)
+        .sum();
+    assert!(forwarded > 600, "{seen:?}");
+}
+
+#[test]
+fn zz_coverage() {
+    use lb_common::counters::Event;
+    let mut totals = std::collections::BTreeMap::new();
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed); let traffic;
+        let mut world = { traffic = Traffic::new(&mut rng); random::world(&mut rng, 0, &traffic) };
+        let mut engine = HostEngine::new(0);
+        engine.reset(&world);
+        for _ in 0..200 {
+            if rng.once_in(20) {
+                random::disturb(&mut rng, &mut world);
+                engine.configure(&world);
+                continue;
+            }
+            engine.run(&traffic.frame(&mut rng));
+        }
+        let state = engine.state();
+        for v in Verdict::all() { *totals.entry(format!("{:?}", v.names())).or_insert(0) += state.verdict(v); }
+        for e in Event::ALL { *totals.entry(format!("event {}", e.name())).or_insert(0) += state.event(e); }
+    }
+    panic!("{totals:#?}");
+}

@@ -1,0 +1,10 @@
+//! The daemon's interface on a Unix socket: HTTP with JSON, for the command line and for scripts.
+
+pub mod client;
+pub mod peer;
+pub mod server;
+pub mod socket;
+pub mod types;
+
+/// Where the daemon listens unless the configuration says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";

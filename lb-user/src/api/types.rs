@@ -1,0 +1,365 @@
+//! The words of the interface: what the daemon answers, what the command line sends and what `--json` prints.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::events::Event;
+use crate::config::Seconds;
+use crate::state::desired::{Affinity, BackendState, Mode, Protocol, Selection};
+
+/// Body of every answer that is not 2xx.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What is wrong, naming the object.
+    pub error: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
+}
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub pid: u32,
+    pub uptime_seconds: u64,
+    pub ready: bool,
+    /// Why not, when not ready.
+    pub not_ready: Vec<String>,
+    /// Moves with every accepted change of services and backends.
+    pub revision: u64,
+    pub config_file: String,
+    pub pin_directory: String,
+    pub program: String,
+    pub interfaces: Vec<Interface>,
+    pub services: Vec<Service>,
+    pub flow_table: FlowTable,
+    pub seeds: Vec<Seed>,
+    pub problems: Vec<Problem>,
+    /// The newest last.
+    pub recent_events: Vec<Event>,
+}
+
+/// An interface the datapath is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    pub name: String,
+    pub index: u32,
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Why it is that mode, when it is not the best one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Something that wants a human.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub object: String,
+    pub problem: String,
+    pub next_step: String,
+}
+
+/// `GET /v1/services`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    pub name: String,
+    pub vip: IpAddr,
+    /// `None`: all ports.
+    pub port: Option<u16>,
+    pub protocol: Protocol,
+    pub selection: Selection,
+    pub affinity: Affinity,
+    /// Where the service comes from: `static` (the file) or `cli`.
+    pub source: String,
+    /// Slots of its table in the datapath; 0 while no backend is eligible.
+    pub slots: u32,
+    /// Moves with every new table.
+    pub table_generation: u32,
+    pub serving: u32,
+    pub draining: u32,
+    pub down: u32,
+    /// Wanted serving or draining, but without a next hop.
+    pub unresolved: u32,
+    pub active_flows: u64,
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
+/// Counters since the maps were created (backends: since their entry was allocated).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// New flows picked.
+    pub flows: u64,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// `GET /v1/backends`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Backend {
+    pub service: String,
+    pub address: IpAddr,
+    /// Id and generation of the entry in the datapath; `None` while it has none.
+    pub id: Option<u32>,
+    pub generation: Option<u8>,
+    /// What the operator and the sources want.
+    pub state: BackendState,
+    pub mode: Mode,
+    pub weight: u32,
+    /// `static` (the file), `cli`.
+    pub sources: Vec<String>,
+    /// `None` while unresolved.
+    pub next_hop: Option<NextHop>,
+    /// Why there is no next hop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unresolved: Option<String>,
+    /// Part of the service's slots that it owns in the datapath, 0..=1.
+    pub expected_share: f64,
+    /// Part of the new flows since the service's table last changed; `None` without any.
+    pub observed_share: Option<f64>,
+    /// New flows of the whole service behind `observed_share`.
+    pub observed_flows: u64,
+    pub active_flows: u64,
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
+/// How frames reach a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextHop {
+    pub interface: String,
+    pub mac: String,
+    /// Source address of the outer header.
+    pub source: IpAddr,
+    pub mtu: u16,
+}
+
+/// `GET /v1/seeds`. The secret itself is never shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Seed {
+    /// `None`: the shared seed.
+    pub cpu: Option<u32>,
+    /// 0: unset.
+    pub generation: u32,
+    /// Seconds since this daemon wrote or adopted it.
+    pub age_seconds: u64,
+    /// `None` when it changes on command only.
+    pub next_rotation_seconds: Option<u64>,
+    /// Part of the bits of its fresh-key bitmap that are set, 0..=1.
+    pub fresh_fill: f64,
+}
+
+/// `GET /v1/flows`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    pub table: FlowTable,
+    /// By service, backend and state.
+    pub counts: Vec<FlowCount>,
+    /// Some flows of the filter, when asked for: the table keeps a fingerprint, not the addresses.
+    pub flows: Vec<Flow>,
+    /// More matched than are listed.
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowCount {
+    pub service: String,
+    pub backend: IpAddr,
+    pub new: u64,
+    pub established: u64,
+    pub closing: u64,
+    pub datagram: u64,
+}
+
+/// One entry of the flow table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// 16 hexadecimal digits.
+    pub fingerprint: String,
+    pub service: String,
+    pub backend: IpAddr,
+    pub state: String,
+    pub idle_seconds: u32,
+}
+
+/// How full the flow table is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTable {
+    pub slots: u64,
+    /// Living entries by state.
+    pub used: BTreeMap<String, u64>,
+    /// Entries whose time is over; they count as free.
+    pub expired: u64,
+    /// Flows that were pushed out or not stored, by reason.
+    pub lost: BTreeMap<String, u64>,
+    /// Seconds since the table was last counted.
+    pub counted_seconds_ago: u64,
+}
+
+/// `GET /v1/plan`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanText {
+    pub steps: usize,
+    /// One line a step.
+    pub text: String,
+}
+
+/// `GET /v1/explain`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The packet in words.
+    pub packet: String,
+    /// The same for every CPU, unless the table says otherwise.
+    pub answers: Vec<Answer>,
+}
+
+/// What happens to the packet on some CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub cpus: Vec<u32>,
+    /// Stage by stage.
+    pub stages: Vec<Stage>,
+    /// `forward`, `drop` or `pass`, and its reason.
+    pub verdict: String,
+    pub reason: String,
+    pub backend: Option<IpAddr>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    pub stage: String,
+    pub finding: String,
+}
+
+/// Query of `GET /v1/explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainQuery {
+    pub protocol: Protocol,
+    pub source: std::net::SocketAddr,
+    pub destination: std::net::SocketAddr,
+    /// TCP: the first packet of a connection.
+    #[serde(default)]
+    pub syn: bool,
+}
+
+/// Query of `GET /v1/backends` and `GET /v1/flows`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<IpAddr>,
+    /// Flow state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Flows to list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Count the flow table now instead of answering from the last count.
+    #[serde(default)]
+    pub now: bool,
+}
+
+/// Query of `GET /v1/events`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsQuery {
+    /// Only events with a higher id.
+    #[serde(default)]
+    pub after: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Body of `POST /v1/change`: edits that are accepted together or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Refused with 409 unless the revision is still this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_revision: Option<u64>,
+    pub edits: Vec<Edit>,
+}
+
+/// One edit of services or backends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "edit", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Edit {
+    ServiceAdd { name: String, vip: IpAddr, port: Option<u16>, protocol: Protocol, #[serde(default)] settings: ServiceSettings },
+    ServiceSet { name: String, settings: ServiceSettings },
+    ServiceRemove { name: String },
+    BackendAdd { service: String, address: IpAddr, #[serde(default)] settings: BackendSettings },
+    BackendSet { service: String, address: IpAddr, settings: BackendSettings },
+    BackendDrain { service: String, address: IpAddr },
+    BackendUndrain { service: String, address: IpAddr },
+    BackendRemove { service: String, address: IpAddr },
+}
+
+/// What of a service can be set; absent fields stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceSettings {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Selection>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// As in `"120s"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_idle: Option<Seconds>,
+}
+
+/// What of a backend can be set; absent fields stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendSettings {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<BackendState>,
+}
+
+/// Body of `POST /v1/apply`: services and backends in the form of the configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyFile {
+    /// For messages.
+    pub file: String,
+    pub toml: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_revision: Option<u64>,
+}
+
+/// Body of `POST /v1/seeds/rotate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rotate {
+    /// The seed of one CPU.
+    Cpu(u32),
+    /// The shared seed: picks of `fleet` and client affinity change.
+    Shared,
+    /// Every CPU's seed, not the shared one.
+    Cpus,
+    /// Every CPU's seed and the shared one.
+    All,
+}
+
+/// Answer to a change that was accepted and is in the datapath.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// After the change.
+    pub revision: u64,
+    /// Steps written to the maps.
+    pub steps: usize,
+    /// What was done, in words.
+    pub text: String,
+    /// Things to know about what was accepted, such as a backend without a next hop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}

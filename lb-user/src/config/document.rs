@@ -1,0 +1,271 @@
+//! A parsed TOML file: its parts are read one by one, so that one error does not hide the next.
+
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue, ValueDeserializer},
+};
+
+use super::{
+    check::validate,
+    problem::{Place, Problem, Problems},
+    spec::{BackendSpec, ServiceSpec},
+};
+
+/// A parsed file, and what is wrong with it so far.
+pub(super) struct Document<'a> {
+    text: &'a str,
+    file: &'a str,
+    pub root: DeTable<'a>,
+    problems: Vec<Problem>,
+    /// Where each service that could be read stands in the file, and its backends in turn.
+    read: Vec<(usize, Vec<usize>)>,
+}
+
+impl<'a> Document<'a> {
+    pub fn parse(text: &'a str, file: &'a str) -> Result<Self, Problems> {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let mut document = Self {
+            text,
+            file,
+            root: root.into_inner(),
+            problems: Vec::new(),
+            read: Vec::new(),
+        };
+        for error in errors {
+            document.toml_error(Place::File, &error);
+        }
+        if document.problems.is_empty() {
+            Ok(document)
+        } else {
+            Err(Problems(document.problems))
+        }
+    }
+
+    /// The value, if nothing was wrong with any part of the file; else all problems, in the order of lines.
+    pub fn finish<T>(mut self, value: T) -> Result<T, Problems> {
+        if self.problems.is_empty() {
+            return Ok(value);
+        }
+        self.problems.sort_by_key(|problem| problem.line);
+        Err(Problems(self.problems))
+    }
+
+    pub fn refuse_unknown(&mut self, known: &[&str]) {
+        let unknown: Vec<(String, Range<usize>)> = self
+            .root
+            .keys()
+            .filter(|key| !known.contains(&key.get_ref().as_ref()))
+            .map(|key| (key.get_ref().to_string(), key.span()))
+            .collect();
+        for (key, span) in unknown {
+            let known: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
+            let what = format!("unknown section or key `{key}`, expected {}", known.join(", "));
+            self.problem_at(span, Place::File, what, "");
+        }
+    }
+
+    /// The section's value or its default; `None` after an error or if the section is needed and missing.
+    pub fn section<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+        let value = self.root.get(name)?.clone();
+        let place = Place::Section {
+            section: name.to_owned(),
+            key: String::new(),
+        };
+        self.part(place, value)
+    }
+
+    fn part<T: DeserializeOwned>(&mut self, place: Place, value: Spanned<DeValue<'a>>) -> Option<T> {
+        let span = value.span();
+        // A struct could be read from a list too, by position.
+        let DeValue::Table(table) = value.get_ref() else {
+            let what = format!("{} is no table of keys and values", self.quote(&span));
+            self.problem_at(
+                span,
+                place,
+                what,
+                "write its keys below a header like [datapath] or [[service]]",
+            );
+            return None;
+        };
+        let keys = table.clone();
+        let error = match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(part) => return Some(part),
+            Err(error) => error,
+        };
+        let at = error.span().unwrap_or(span);
+        let key = keys
+            .iter()
+            .find(|(_, value)| value.span().start <= at.start && at.end <= value.span().end);
+        let (what, remedy) = match key {
+            Some((key, value)) => {
+                let key = key.get_ref().as_ref();
+                (
+                    format!("{key} = {}: {}", self.quote(&value.span()), error.message()),
+                    takes(key),
+                )
+            }
+            None => (error.message().to_owned(), String::new()),
+        };
+        self.problem_at(at, place, what, &remedy);
+        None
+    }
+
+    fn quote(&self, span: &Range<usize>) -> &'a str {
+        self.text
+            .get(span.clone())
+            .and_then(|text| text.lines().next())
+            .unwrap_or_default()
+    }
+
+    /// The services that can be read, checked.
+    pub fn services(&mut self) -> Vec<ServiceSpec> {
+        let Some(list) = self.root.get("service").cloned() else {
+            return Vec::new();
+        };
+        let span = list.span();
+        let DeValue::Array(list) = list.into_inner() else {
+            self.problem_at(
+                span,
+                Place::File,
+                "`service` is no list",
+                "start each service with [[service]]",
+            );
+            return Vec::new();
+        };
+        let services: Vec<ServiceSpec> = list
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, value)| self.service(index, value))
+            .collect();
+        for mut problem in validate(&services).err().unwrap_or_default() {
+            problem.line = self.line_of(&problem.place);
+            self.push(problem);
+        }
+        services
+    }
+
+    /// Backends are read one by one; those that cannot be read are reported and left out.
+    fn service(&mut self, index: usize, mut value: Spanned<DeValue<'a>>) -> Option<ServiceSpec> {
+        let mut backends = Vec::new();
+        let mut name = String::new();
+        if let DeValue::Table(table) = value.get_mut() {
+            name = table
+                .get("name")
+                .and_then(|name| name.get_ref().as_str())
+                .unwrap_or_default()
+                .to_owned();
+            if table.get("backend").is_some_and(|list| list.get_ref().is_array())
+                && let Some(DeValue::Array(list)) = table.remove("backend").map(Spanned::into_inner)
+            {
+                backends = list.into_iter().collect();
+            }
+        }
+        let place = Place::Service {
+            index,
+            name,
+            key: String::new(),
+        };
+        let mut service: Option<ServiceSpec> = self.part(place.clone(), value);
+        let mut read = Vec::new();
+        for (at, backend) in backends.into_iter().enumerate() {
+            if let Some(backend) = self.part::<BackendSpec>(place.clone(), backend) {
+                read.push(at);
+                service
+                    .as_mut()
+                    .into_iter()
+                    .for_each(|service| service.backends.push(backend.clone()));
+            }
+        }
+        if service.is_some() {
+            self.read.push((index, read));
+        }
+        service
+    }
+
+    /// The line of a key, or else of the table it belongs to.
+    fn line_of(&self, place: &Place) -> Option<usize> {
+        let (table, key) = match place {
+            Place::File => return None,
+            Place::Section { section, key } => (self.root.get(section.as_str())?, key),
+            Place::Service { index, key, .. } => (self.service_value(self.read.get(*index)?.0)?, key),
+            Place::Backend {
+                service, index, key, ..
+            } => {
+                let (service, backends) = self.read.get(*service)?;
+                let list = self.service_value(*service)?.get_ref().get("backend")?;
+                (list.get_ref().get(*backends.get(*index)?)?, key)
+            }
+        };
+        let entry = table
+            .get_ref()
+            .as_table()
+            .and_then(|table| table.get_key_value(key.as_str()));
+        Some(self.line(entry.map_or_else(|| table.span(), |(key, _)| key.span())))
+    }
+
+    fn service_value(&self, index: usize) -> Option<&Spanned<DeValue<'a>>> {
+        self.root.get("service")?.get_ref().get(index)
+    }
+
+    fn line(&self, span: Range<usize>) -> usize {
+        let before = self
+            .text
+            .as_bytes()
+            .get(..span.start)
+            .unwrap_or(self.text.as_bytes());
+        before.iter().filter(|byte| **byte == b'\n').count() + 1
+    }
+
+    fn toml_error(&mut self, place: Place, error: &toml::de::Error) {
+        let line = error.span().map(|span| self.line(span));
+        let remedy = "the file must be TOML (https://toml.io)";
+        self.push(Problem {
+            line,
+            ..Problem::new(place, error.message(), remedy)
+        });
+    }
+
+    pub fn problem(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
+        let line = self.line_of(&place);
+        self.push(Problem {
+            line,
+            ..Problem::new(place, what, remedy)
+        });
+    }
+
+    fn problem_at(&mut self, span: Range<usize>, place: Place, what: impl Into<String>, remedy: &str) {
+        let line = Some(self.line(span));
+        self.push(Problem {
+            line,
+            ..Problem::new(place, what, remedy)
+        });
+    }
+
+    fn push(&mut self, problem: Problem) {
+        self.problems.push(Problem {
+            file: Some(self.file.to_owned()),
+            ..problem
+        });
+    }
+}
+
+/// What may stand behind a key, for those whose type alone does not say it.
+fn takes(key: &str) -> String {
+    let takes = match key {
+        "vip" | "address" => {
+            "an address like \"192.0.2.10\" or \"2001:db8::10\", without prefix length or port"
+        }
+        "interfaces" => "a list like [\"eth0\"]",
+        "max_flows" | "max_services" | "max_backends" | "max_slots" | "max_series" | "slots" => {
+            "a whole number"
+        }
+        "weight" => "a whole number from 1 to 65535",
+        "jitter" => "a share like 0.2",
+        "replace" => "true or false",
+        _ => return String::new(),
+    };
+    format!("it takes {takes}")
+}

@@ -1,0 +1,92 @@
+//! The configuration: TOML as written, checked as a whole, with every error on its line.
+
+pub mod check;
+mod document;
+mod file;
+pub mod problem;
+pub mod seconds;
+pub mod sections;
+pub mod spec;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+pub use check::{HostFacts, check_host, validate};
+pub use problem::{Place, Problem, Problems};
+pub use seconds::Seconds;
+pub use sections::{Api, Datapath, Listen, Metrics, Seeds, StateSettings, XdpMode};
+pub use spec::{BackendSpec, Port, ServiceSpec};
+
+use crate::state::desired::DesiredSettings;
+
+/// A configuration without known faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The file's name, for messages.
+    pub file: String,
+    pub datapath: Datapath,
+    pub api: Api,
+    pub metrics: Metrics,
+    pub state: StateSettings,
+    pub seeds: Seeds,
+    pub services: Vec<ServiceSpec>,
+}
+
+/// Why a configuration file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read the configuration {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{0}")]
+    Problems(Problems),
+}
+
+impl Config {
+    /// Reads and checks a configuration; `file` is its name in messages. All problems are reported at once.
+    pub fn from_str(text: &str, file: &str) -> Result<Self, Problems> {
+        file::read(text, file)
+    }
+
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        Self::from_str(&text, &path.display().to_string()).map_err(ConfigError::Problems)
+    }
+
+    /// What the datapath is told; the key is used only while its maps hold none.
+    pub fn desired_settings(&self, table_key: (u64, u64), sample_bits: u32) -> DesiredSettings {
+        DesiredSettings {
+            table_key,
+            sample_bits,
+            new_timeout: self.datapath.new_timeout.get(),
+            established_timeout: self.datapath.established_timeout.get(),
+            closing_timeout: self.datapath.closing_timeout.get(),
+        }
+    }
+}
+
+/// Reads a file that holds `[[service]]` and nothing else, as `evenkeel apply -f` takes it.
+pub fn parse_services(text: &str, file: &str) -> Result<Vec<ServiceSpec>, Problems> {
+    file::read_services(text, file)
+}
+
+/// [`parse_services`] of a file.
+pub fn load_services(path: &Path) -> Result<Vec<ServiceSpec>, ConfigError> {
+    let text = read(path)?;
+    parse_services(&text, &path.display().to_string()).map_err(ConfigError::Problems)
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,238 @@
+//! The sections of the file beside services, with their defaults.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use lb_common::flow::{FlowBucket, WAYS};
+use serde::{Deserialize, Serialize};
+
+use super::seconds::Seconds;
+
+/// `[datapath]`: where the program runs and how large its maps are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Datapath {
+    pub interfaces: Vec<String>,
+    #[serde(default)]
+    pub xdp_mode: XdpMode,
+    /// Replace an XDP program that is not Evenkeel's.
+    #[serde(default)]
+    pub replace: bool,
+    #[serde(default = "default_pin_directory")]
+    pub pin_directory: PathBuf,
+    /// Flows that find room for sure. The table has at least twice as many entries, in a power of two.
+    #[serde(default = "default_max_flows")]
+    pub max_flows: u32,
+    #[serde(default = "default_max_services")]
+    pub max_services: u32,
+    #[serde(default = "default_max_backends")]
+    pub max_backends: u32,
+    #[serde(default = "default_max_slots")]
+    pub max_slots: u32,
+    /// A TCP flow of which only a SYN was seen.
+    #[serde(default = "default_new_timeout")]
+    pub new_timeout: Seconds,
+    #[serde(default = "default_established_timeout")]
+    pub established_timeout: Seconds,
+    /// A TCP flow after FIN or RST.
+    #[serde(default = "default_closing_timeout")]
+    pub closing_timeout: Seconds,
+}
+
+/// How the program is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum XdpMode {
+    /// Native where the driver can, else generic; status says which.
+    #[default]
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// In the kernel's stack: with every driver, more slowly.
+    Generic,
+}
+
+/// `[api]`: the socket of the command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    pub socket: PathBuf,
+    /// Members may use the API beside root.
+    pub group: Option<String>,
+}
+
+/// `[metrics]`: the Prometheus endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    pub listen: Listen,
+    /// Beyond this, series of backends are summed up by service.
+    pub max_series: usize,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Listen {
+    Off,
+    At(SocketAddr),
+}
+
+/// `[state]`: what survives a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateSettings {
+    pub directory: PathBuf,
+}
+
+/// `[seeds]`: how often the seeds of the CPUs change, and where the shared one comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Seeds {
+    pub interval: Seconds,
+    /// Each interval is longer or shorter by at most this share.
+    pub jitter: f64,
+    /// Nodes with the same secret pick alike in `fleet` selection.
+    pub fleet_secret_file: Option<PathBuf>,
+}
+
+fn default_pin_directory() -> PathBuf {
+    "/sys/fs/bpf/evenkeel".into()
+}
+
+const fn default_max_flows() -> u32 {
+    1_000_000
+}
+
+const fn default_max_services() -> u32 {
+    4096
+}
+
+const fn default_max_backends() -> u32 {
+    16_384
+}
+
+const fn default_max_slots() -> u32 {
+    4_194_304
+}
+
+const fn default_new_timeout() -> Seconds {
+    Seconds(30)
+}
+
+const fn default_established_timeout() -> Seconds {
+    Seconds(6 * 3600)
+}
+
+const fn default_closing_timeout() -> Seconds {
+    Seconds(10)
+}
+
+impl Datapath {
+    /// Buckets of the flow table: the next power of two that holds twice `max_flows`. More than half full, new
+    /// flows would push out others too often.
+    pub fn flow_buckets(&self) -> u32 {
+        (u64::from(self.max_flows) * 2)
+            .div_ceil(WAYS as u64)
+            .next_power_of_two() as u32
+    }
+
+    /// Flows that a table of this size promises: `max_flows` or, by rounding, up to twice that.
+    pub fn promised_flows(&self) -> u64 {
+        u64::from(self.flow_buckets()) * WAYS as u64 / 2
+    }
+
+    /// Octets of the flow table: 32 for each of [`promised_flows`](Self::promised_flows).
+    pub fn flow_table_bytes(&self) -> u64 {
+        u64::from(self.flow_buckets()) * size_of::<FlowBucket>() as u64
+    }
+
+    /// Entries of `BACKENDS`: id 0 is never used.
+    pub fn backend_entries(&self) -> u32 {
+        self.max_backends + 1
+    }
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            socket: "/run/evenkeel/api.sock".into(),
+            group: None,
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 9890))),
+            max_series: 100_000,
+        }
+    }
+}
+
+impl Default for StateSettings {
+    fn default() -> Self {
+        Self {
+            directory: "/var/lib/evenkeel".into(),
+        }
+    }
+}
+
+impl Default for Seeds {
+    fn default() -> Self {
+        Self {
+            interval: Seconds(600),
+            jitter: 0.2,
+            fleet_secret_file: None,
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::At).map_err(|_| {
+                format!("{address:?} is no address and port; use one like \"127.0.0.1:9890\", or \"off\"")
+            }),
+        }
+    }
+}
+
+impl From<Listen> for String {
+    fn from(listen: Listen) -> Self {
+        match listen {
+            Listen::Off => "off".to_owned(),
+            Listen::At(address) => address.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flow_table_costs_at_most_34_octets_a_promised_flow() {
+        let table = |max_flows| Datapath {
+            max_flows,
+            ..toml::from_str("interfaces = [\"eth0\"]").unwrap()
+        };
+        for (max_flows, buckets) in [
+            (1_000_000, 524_288),
+            (1 << 20, 524_288),
+            (1, 1),
+            (1024, 512),
+            (1 << 28, 1 << 27),
+        ] {
+            let table = table(max_flows);
+            assert_eq!(table.flow_buckets(), buckets);
+            assert!(table.promised_flows() >= u64::from(max_flows));
+            assert_eq!(table.flow_table_bytes(), 32 * table.promised_flows());
+        }
+        let default = table(default_max_flows());
+        assert!(default.flow_table_bytes() as f64 / f64::from(default.max_flows) <= 34.0);
+    }
+}

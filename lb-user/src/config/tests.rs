@@ -1,0 +1,322 @@
+//! Configurations as text: what is read, and what is refused on which line with which advice.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FULL: &str = r#"
+[datapath]
+interfaces = ["eth0", "eth1"]
+xdp_mode = "native"
+replace = true
+pin_directory = "/sys/fs/bpf/lb"
+max_flows = 2000000
+max_services = 10
+max_backends = 100
+max_slots = 100000
+new_timeout = "5s"
+established_timeout = "1h"
+closing_timeout = "3s"
+
+[api]
+socket = "/run/lb.sock"
+group = "evenkeel"
+
+[metrics]
+listen = "[::1]:9890"
+max_series = 10
+
+[state]
+directory = "/srv/lb"
+
+[seeds]
+interval = "1m"
+jitter = 0.5
+fleet_secret_file = "/etc/lb.secret"
+
+[[service]]
+name = "web"
+vip = "192.0.2.10"
+port = 443
+protocol = "tcp"
+mode = "ipip"
+selection = "fleet"
+affinity = "client"
+udp_idle = "30s"
+slots = 10007
+
+  [[service.backend]]
+  address = "10.0.0.11"
+  weight = 7
+  mode = "dsr"
+  state = "draining"
+
+  [[service.backend]]
+  address = "2001:db8::11"
+
+[[service]]
+name = "any"
+vip = "2001:db8::10"
+port = "all"
+protocol = "udp"
+"#;
+
+fn problems(text: &str) -> String {
+    Config::from_str(text, "lb.toml")
+        .expect_err("it should be refused")
+        .to_string()
+}
+
+/// A file with one service, of which `change` replaces a line.
+fn with(line: &str, change: &str) -> String {
+    let text = "[datapath]
+interfaces = [\"eth0\"]
+
+[[service]]
+name = \"web\"
+vip = \"192.0.2.10\"
+port = 443
+protocol = \"tcp\"
+
+[[service.backend]]
+address = \"10.0.0.11\"
+
+[[service.backend]]
+address = \"10.0.0.12\"
+";
+    assert!(text.contains(line), "{line}");
+    text.replacen(line, change, 1)
+}
+
+#[test]
+fn every_key_is_read() {
+    insta::assert_debug_snapshot!(Config::from_str(FULL, "lb.toml").unwrap());
+}
+
+#[test]
+fn every_default() {
+    insta::assert_debug_snapshot!(
+        Config::from_str("[datapath]\ninterfaces = [\"eth0\"]\n", "lb.toml").unwrap()
+    );
+}
+
+#[test]
+fn settings_of_the_datapath_follow() {
+    let settings = Config::from_str(FULL, "lb.toml")
+        .unwrap()
+        .desired_settings((1, 2), 9);
+    assert_eq!(
+        (
+            settings.new_timeout,
+            settings.established_timeout,
+            settings.closing_timeout
+        ),
+        (5, 3600, 3)
+    );
+    assert_eq!((settings.table_key, settings.sample_bits), ((1, 2), 9));
+}
+
+#[test]
+fn all_problems_are_reported_at_once_each_on_its_line() {
+    let text = r#"
+[datapath]
+interfaces = ["eth0", "eth0", "a name that is too long"]
+max_backends = 2000000
+max_slots = 5
+pin_directory = "bpf"
+
+[api]
+sokcet = "/run/x"
+
+[seeds]
+jitter = 1.5
+interval = "10"
+
+[discovery]
+kind = "dns"
+
+[[service]]
+name = "Web"
+vip = "224.0.0.1"
+port = 0
+protocol = "tcp"
+
+[[service]]
+name = "one"
+vip = "192.0.2.1"
+port = 80
+protocol = "tcp"
+udp_idle = "20h"
+
+  [[service.backend]]
+  address = "10.0.0.1"
+  wieght = 3
+
+  [[service.backend]]
+  address = "10.0.0.300"
+
+  [[service.backend]]
+  address = "2001:db8::1"
+
+  [[service.backend]]
+  address = "10.0.0.2"
+  weight = 0
+
+  [[service.backend]]
+  address = "10.0.0.2"
+  weight = 65536
+  state = "down"
+
+  [[service.backend]]
+  address = "::ffff:10.0.0.3"
+
+  [[service.backend]]
+  address = "192.0.2.2"
+
+[[service]]
+name = "one"
+vip = "192.0.2.2"
+port = 80
+protocol = "tcp"
+
+[[service]]
+name = "three"
+vip = "192.0.2.1"
+port = 80
+protocol = "tcp"
+
+  [[service.backend]]
+  address = "127.0.0.1"
+"#;
+    insta::assert_snapshot!(problems(text));
+}
+
+#[test]
+fn one_wrong_line_at_a_time() {
+    let cases = [
+        ("interfaces = [\"eth0\"]", "interfaces = []"),
+        ("interfaces = [\"eth0\"]", "interfaces = \"eth0\""),
+        ("interfaces = [\"eth0\"]", "xdp_mode = \"auto\""),
+        (
+            "interfaces = [\"eth0\"]",
+            "interfaces = [\"eth0\"]\nmax_flows = -1",
+        ),
+        (
+            "interfaces = [\"eth0\"]",
+            "interfaces = [\"eth0\"]\nnew_timeout = 30",
+        ),
+        (
+            "interfaces = [\"eth0\"]",
+            "interfaces = [\"eth0\"]\nxdp_mode = \"fast\"",
+        ),
+        ("[datapath]", "[data path]"),
+        ("[datapath]", "[[datapath]]"),
+        ("[datapath]", "[metrics]\nlisten = \"9890\"\n[datapath]"),
+        ("[datapath]", "[api]\ngroup = \"\"\n[datapath]"),
+        ("[datapath]", "[state]\ndirectory = \"state\"\n[datapath]"),
+        ("[datapath]\ninterfaces = [\"eth0\"]\n", ""),
+        ("[[service]]", "[service]"),
+        ("name = \"web\"\n", ""),
+        ("\"web\"", "\"\""),
+        ("\"192.0.2.10\"", "\"192.0.2\""),
+        ("\"192.0.2.10\"", "\"0.0.0.0\""),
+        ("\"192.0.2.10\"", "\"10.0.0.12\""),
+        ("\"192.0.2.10\"", "\"2001:db8::1\""),
+        ("port = 443", "port = 70000"),
+        ("port = 443", "port = -1"),
+        ("port = 443", "port = \"any\""),
+        ("protocol = \"tcp\"", "protocol = \"sctp\""),
+        ("protocol = \"tcp\"", "protocol = \"tcp\"\nmode = \"nat\""),
+        ("protocol = \"tcp\"", "protocol = \"tcp\"\nslots = 7"),
+        ("\"10.0.0.12\"", "\"10.0.0.11\""),
+        ("\"10.0.0.12\"", "\"10.0.0.12\"\nweight = 65535"),
+        ("\"10.0.0.12\"", "\"10.0.0.12\"\nweight = 5000000000"),
+        ("\"10.0.0.12\"", "\"fe80::1\"\nmode = \"ipip\""),
+        ("\"10.0.0.12\"", "\"10.0.0.12"),
+        (
+            "[[service.backend]]\naddress = \"10.0.0.11\"\n\n[[service.backend]]\naddress = \"10.0.0.12\"",
+            "backend = [\"10.0.0.11\"]",
+        ),
+        (
+            "[[service.backend]]\naddress = \"10.0.0.11\"\n\n[[service.backend]]\naddress = \"10.0.0.12\"",
+            "backend = \"10.0.0.11\"",
+        ),
+    ];
+    let shown: Vec<String> = cases
+        .iter()
+        .map(|(line, change)| format!("{change:?}\n{}\n", problems(&with(line, change))))
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"));
+}
+
+#[test]
+fn all_ports_stand_beside_exact_ports() {
+    let other = "\n[[service]]\nname = \"all\"\nvip = \"192.0.2.10\"\nport = \"all\"\nprotocol = \"tcp\"\n";
+    let text = with("port", "port") + other;
+    assert_eq!(Config::from_str(&text, "lb.toml").unwrap().services.len(), 2);
+    let twice = text + &other.replace("\"all\"\nvip", "\"rest\"\nvip");
+    assert!(problems(&twice).contains("192.0.2.10:all/tcp is taken by service all"));
+}
+
+#[test]
+fn a_large_weight_needs_more_slots_and_says_how_many() {
+    let text = with("\"10.0.0.12\"", "\"10.0.0.12\"\nweight = 65535");
+    assert!(problems(&text).contains("set slots = 65537 or more"));
+    Config::from_str(&text.replace("443", "443\nslots = 65537"), "lb.toml").unwrap();
+}
+
+#[test]
+fn services_alone_are_read_for_apply() {
+    let services = &FULL[FULL.find("[[service]]").unwrap()..];
+    assert_eq!(
+        parse_services(services, "pools.toml").unwrap(),
+        Config::from_str(FULL, "lb.toml").unwrap().services
+    );
+    let error = parse_services("[datapath]\ninterfaces = [\"eth0\"]", "pools.toml").unwrap_err();
+    let expected = "pools.toml:1: unknown section or key `datapath`, expected `service`";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot read the configuration /nonexistent/lb.toml"
+    );
+}
+
+#[test]
+fn the_host_has_a_say() {
+    let config = Config::from_str(&with("10.0.0.12", "10.0.0.1"), "lb.toml").unwrap();
+    let host = |interface: &str, address: &str| HostFacts {
+        addresses: [address.parse().unwrap()].into(),
+        interfaces: ["lo".to_owned(), interface.to_owned()].into(),
+    };
+    assert_eq!(check_host(&config, &host("eth0", "10.0.0.2")), []);
+    let problems = Problems(check_host(&config, &host("ens3", "10.0.0.1"))).to_string();
+    insta::assert_snapshot!(problems, @"
+    lb.toml: datapath.interfaces: there is no interface eth0; this host has ens3, lo
+    lb.toml: service web, backend 10.0.0.1: the address is this host's own; a backend must be another host: remove it, or give it its own address
+    ");
+}
+
+#[test]
+fn services_travel_as_json() {
+    let services = Config::from_str(FULL, "lb.toml").unwrap().services;
+    let json = serde_json::to_string_pretty(&services).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<ServiceSpec>>(&json).unwrap(), services);
+    insta::assert_snapshot!(json);
+}
+
+proptest! {
+    /// Whatever stands in the file, it is read or refused with a line.
+    #[test]
+    fn no_text_makes_it_stumble(text in "(\\[{1,2}(datapath|service|service.backend|api)\\]{1,2}\n|[a-z_]{1,9} = (\"[^\"\n]{0,9}\"|-?[0-9]{1,12}|\\[\\]|true)\n|.{0,20}\n){0,12}") {
+        if let Err(problems) = Config::from_str(&text, "lb.toml") {
+            prop_assert!(!problems.0.is_empty());
+            let lines = text.lines().count().max(1) + 1;
+            prop_assert!(problems.0.iter().all(|problem| problem.line.is_none_or(|line| line <= lines)));
+        }
+    }
+}

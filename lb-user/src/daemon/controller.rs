@@ -1,0 +1,272 @@
+//! The controller: owns configuration, overlay, wanted state and the writer of the maps, and does one thing at a time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, watch},
+    task::block_in_place,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    Options, edits,
+    handle::Command,
+    next_hops::NextHops,
+    seed_clock::SeedClock,
+    shared::Shared,
+    view::{Sources, View},
+};
+use crate::{
+    api::{
+        server::{Refusal, RefusalKind},
+        types::{PlanText, Problem},
+    },
+    apply::{Applier, ApplyError},
+    config::Config,
+    events::Kind,
+    maps::{MapError, MapReader, PinnedMaps, Scope},
+    metrics::Trigger,
+    net::{Resolution, ResolverHandle},
+    plan::{self, Plan, PlanError, SlotTableCache, make_plan},
+    program::Datapath,
+    state::{desired::Desired, last_known_good::Store, overlay::{Effective, Overlay}},
+};
+
+/// How often the maps are compared with what they should hold.
+const RECONCILE: Duration = Duration::from_secs(10);
+/// How often due seeds are looked for.
+const SEEDS: Duration = Duration::from_secs(1);
+/// How often the flow table is counted.
+const CENSUS: Duration = Duration::from_secs(5);
+
+/// The one writer.
+pub struct Controller {
+    pub(super) options: Options,
+    pub(super) config: Config,
+    pub(super) overlay: Overlay,
+    /// File and overlay together.
+    pub(super) effective: Effective,
+    pub(super) desired: Desired,
+    pub(super) next_hops: NextHops,
+    pub(super) resolver: ResolverHandle,
+    pub(super) answers: watch::Receiver<BTreeMap<IpAddr, Resolution>>,
+    /// The answers that `next_hops` was made from.
+    pub(super) resolutions: BTreeMap<IpAddr, Resolution>,
+    pub(super) datapath: Datapath,
+    pub(super) maps: PinnedMaps,
+    pub(super) applier: Applier,
+    pub(super) tables: SlotTableCache,
+    pub(super) store: Store,
+    pub(super) seed_clock: SeedClock,
+    pub(super) shared: Arc<Shared>,
+    pub(super) not_ready: Vec<String>,
+    pub(super) troubles: BTreeMap<&'static str, Problem>,
+}
+
+/// Why the datapath could not be brought to what is wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum BringError {
+    #[error("cannot read the maps")]
+    Observe(#[source] MapError),
+    #[error(transparent)]
+    Plan(PlanError),
+    #[error(transparent)]
+    Apply(ApplyError),
+}
+
+/// What ends the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Terminated,
+}
+
+impl Controller {
+    /// Serves commands, next hops, timers and signals until told to end.
+    pub async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> std::io::Result<End> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut reconcile = ticks(RECONCILE);
+        let mut seeds = ticks(SEEDS);
+        let mut census = ticks(CENSUS);
+        loop {
+            tokio::select! {
+                Some(command) = commands.recv() => self.obey(command).await,
+                Ok(()) = self.answers.changed() => block_in_place(|| self.follow_next_hops(Instant::now())),
+                _ = reconcile.tick() => block_in_place(|| self.reconcile()),
+                _ = seeds.tick() => block_in_place(|| self.rotate_due()),
+                _ = census.tick() => block_in_place(|| self.count()),
+                _ = hangup.recv() => self.hang_up().await,
+                _ = terminate.recv() => return Ok(End::Terminated),
+                _ = received(&mut interrupt) => return Ok(End::Terminated),
+            }
+        }
+    }
+
+    /// Ends: leaves the datapath forwarding, or takes it down when the command line said so.
+    pub fn end(self, _end: End) -> anyhow::Result<()> {
+        let events = &self.shared.events;
+        if !self.options.detach_on_exit {
+            events.record(Kind::Lifecycle, "daemon", "ending; the datapath goes on forwarding");
+            return Ok(());
+        }
+        events.record(Kind::Lifecycle, "daemon", "ending; detaching the datapath");
+        drop(self.maps);
+        let detached = self.datapath.detach()?;
+        tracing::info!(interfaces = ?detached.interfaces, maps = detached.maps, "detached");
+        Ok(())
+    }
+
+    async fn obey(&mut self, command: Command) {
+        // A client that went away does not take its change back.
+        match command {
+            Command::Change(change, reply) => {
+                let result = self.change(&change).await;
+                self.report("edit refused", &result);
+                let _ = reply.send(result);
+            }
+            Command::Apply(file, reply) => {
+                let result = self.apply_file(&file).await;
+                self.report("file refused", &result);
+                let _ = reply.send(result);
+            }
+            Command::Reload(reply) => {
+                let _ = reply.send(self.reload().await);
+            }
+            Command::Rotate(which, reply) => {
+                let _ = reply.send(block_in_place(|| self.rotate_on_command(which)));
+            }
+            Command::Plan(reply) => {
+                let _ = reply.send(block_in_place(|| self.dry_run()));
+            }
+            Command::Explain(query, reply) => {
+                let view = self.shared.view();
+                let _ = reply.send(block_in_place(|| crate::explain::explain(&query, &self.maps, &view)));
+            }
+        }
+    }
+
+    fn report<T>(&self, what: &str, result: &Result<T, Refusal>) {
+        if let Err(refusal) = result {
+            tracing::warn!(kind = ?refusal.kind, "{what}: {refusal}");
+        }
+    }
+
+    async fn hang_up(&mut self) {
+        // The refusal is in the log and among the events already.
+        let _ = self.reload().await;
+    }
+
+    fn count(&mut self) {
+        self.shared.count_flows();
+        self.rotate_full();
+    }
+
+    /// Makes and applies the plan for `scope`; answers how many steps it had.
+    pub(super) fn bring_about(&mut self, scope: &Scope, trigger: Trigger) -> Result<usize, BringError> {
+        let plan = self.plan(scope, trigger)?;
+        if plan.steps.is_empty() {
+            return Ok(0);
+        }
+        let start = Instant::now();
+        let applied = self.applier.apply(&plan, &mut self.maps).map_err(|error| {
+            self.shared.recorder.apply_failed();
+            BringError::Apply(error)
+        })?;
+        self.shared.recorder.applied(applied.steps, start.elapsed());
+        tracing::debug!(steps = applied.steps, ?trigger, took = ?start.elapsed(), "applied");
+        Ok(applied.steps)
+    }
+
+    fn plan(&mut self, scope: &Scope, trigger: Trigger) -> Result<Plan, BringError> {
+        let start = Instant::now();
+        let observed = self.maps.observe(scope).map_err(BringError::Observe)?;
+        let plan = make_plan(&self.desired, &observed, &plan_scope(scope), &mut self.tables).map_err(|error| {
+            self.shared.recorder.plan_failed();
+            BringError::Plan(error)
+        })?;
+        self.shared.recorder.planned(trigger, start.elapsed());
+        Ok(plan)
+    }
+
+    fn dry_run(&mut self) -> Result<PlanText, Refusal> {
+        let observed = self.maps.observe(&Scope::All).map_err(|error| failed(&error))?;
+        let plan =
+            make_plan(&self.desired, &observed, &plan::Scope::All, &mut self.tables).map_err(|error| failed(&error))?;
+        Ok(PlanText { steps: plan.steps.len(), text: plan.to_string() })
+    }
+
+    /// Shows the state anew: all of it, or only what these services became.
+    pub(super) fn publish(&mut self, names: Option<&BTreeSet<String>>) {
+        let scope = match names {
+            None => Scope::All,
+            Some(names) => {
+                let effective = names.iter().filter_map(|name| self.effective.services.get(name));
+                Scope::Services(effective.map(|service| service.spec.key()).collect())
+            }
+        };
+        let before = self.shared.view();
+        let mut services = if names.is_some() { before.services.clone() } else { BTreeMap::new() };
+        match self.maps.observe(&scope) {
+            Ok(observed) => {
+                let sources = Sources::new(&observed, &self.resolutions, &self.shared.counters);
+                let shown = names.unwrap_or(&BTreeSet::new()).clone();
+                let shown = if names.is_some() { shown } else { self.effective.services.keys().cloned().collect() };
+                for name in shown {
+                    let Some(effective) = self.effective.services.get(&name) else {
+                        services.remove(&name);
+                        continue;
+                    };
+                    if let Some(wanted) = self.desired.services.get(&effective.spec.key()) {
+                        let old = before.services.get(&name).map(Arc::as_ref);
+                        let view = Arc::new(sources.service(effective, wanted, old));
+                        services.insert(name, view);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!("cannot read the maps to show them: {}", edits::with_sources(&error));
+                services.clone_from(&before.services);
+            }
+        }
+        self.shared.publish(View {
+            revision: self.overlay.revision(),
+            not_ready: self.not_ready.clone(),
+            attached: self.datapath.attached().to_vec(),
+            program: before.program.clone(),
+            services,
+            seeds: self.seed_clock.views(),
+            troubles: self.troubles.clone(),
+        });
+    }
+}
+
+fn plan_scope(scope: &Scope) -> plan::Scope {
+    match scope {
+        Scope::All => plan::Scope::All,
+        Scope::Services(keys) => plan::Scope::Services(keys.clone()),
+    }
+}
+
+fn ticks(period: Duration) -> tokio::time::Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    ticks
+}
+
+async fn received(signal: &mut Signal) -> Option<()> {
+    signal.recv().await
+}
+
+/// A refusal for what is nobody's fault but the daemon's or the machine's.
+pub(super) fn failed(error: &dyn std::error::Error) -> Refusal {
+    let next_step = Some("look at `evenkeel status` and the daemon's log".to_owned());
+    Refusal::new(RefusalKind::Failed, edits::with_sources(error), next_step)
+}

@@ -1,0 +1,39 @@
+//! The daemon: one controller owns the wanted state and is the only one to change the datapath; the rest reads.
+
+mod change;
+mod controller;
+mod edits;
+mod handle;
+pub mod host;
+pub mod logging;
+mod next_hops;
+pub mod reads;
+mod reconcile;
+mod seed_clock;
+mod seeds;
+pub mod shared;
+mod start;
+pub mod view;
+
+use std::path::PathBuf;
+
+/// What the command line says about a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub config_file: PathBuf,
+    /// Instead of the configured one.
+    pub socket: Option<PathBuf>,
+    /// Replace foreign XDP programs.
+    pub replace: bool,
+    /// Take the datapath down at SIGTERM and SIGINT.
+    pub detach_on_exit: bool,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(async { tokio::spawn(start::run(options)).await });
+    // Connections that are still open do not keep the process.
+    runtime.shutdown_background();
+    result?
+}

@@ -1,0 +1,138 @@
+//! What happens without anybody asking: next hops that change, and maps that are not as they should be.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    time::Instant,
+};
+
+use super::{
+    controller::{BringError, Controller},
+    edits, next_hops,
+};
+use crate::{
+    api::types::Problem,
+    events::Kind,
+    maps::Scope,
+    metrics::Trigger,
+    net::Resolution,
+    state::desired::desired_service,
+};
+
+/// Next hops that get an event of their own; more become one.
+const SINGLE_EVENTS: usize = 8;
+
+impl Controller {
+    /// Takes the resolver's newest answers to the datapath at once.
+    pub(super) fn follow_next_hops(&mut self, since: Instant) {
+        let answers = self.answers.borrow_and_update().clone();
+        let differing = next_hops::differing(&self.resolutions, &answers);
+        self.resolutions = answers;
+        if differing.is_empty() {
+            return;
+        }
+        let before = std::mem::take(&mut self.next_hops);
+        self.next_hops = next_hops::updated(&before, &self.resolutions, &self.addresses());
+        let changed: BTreeSet<IpAddr> =
+            differing.iter().copied().filter(|address| before.get(address) != self.next_hops.get(address)).collect();
+        let names = self.services_with(&differing);
+        if !changed.is_empty() {
+            self.tell_next_hops(&changed);
+            self.refresh_desired(&self.services_with(&changed));
+            let keys = names.iter().filter_map(|name| Some(self.effective.services.get(name)?.spec.key()));
+            let scope = Scope::Services(keys.collect());
+            let result = self.bring_about(&scope, Trigger::NextHop);
+            if self.note_outcome(&result, "next hops") {
+                self.shared.recorder.change_applied(since.elapsed());
+            }
+        }
+        self.publish(Some(&names));
+    }
+
+    /// Compares all maps with what they should hold, and puts right what differs.
+    pub(super) fn reconcile(&mut self) {
+        let result = self.bring_about(&Scope::All, Trigger::Reconcile);
+        self.note_outcome(&result, "reconcile");
+        if let Ok(steps) = result
+            && steps > 0
+        {
+            self.shared.recorder.drift_repaired();
+            let text = format!("the maps were not as they should be; put right with {steps} steps");
+            self.shared.events.record(Kind::Drift, "datapath", text);
+            self.publish(None);
+        }
+    }
+
+    /// Remembers trouble with the datapath, or that it is over; answers whether all went well.
+    pub(super) fn note_outcome(&mut self, result: &Result<usize, BringError>, object: &str) -> bool {
+        let had_trouble = self.troubles.contains_key("datapath");
+        match result {
+            Ok(_) => {
+                if self.troubles.remove("datapath").is_some() {
+                    self.shared.events.record(Kind::Applied, object, "the datapath is as wanted again");
+                    self.publish(Some(&BTreeSet::new()));
+                }
+                true
+            }
+            Err(error) => {
+                let text = edits::with_sources(error);
+                let problem = Problem {
+                    object: "datapath".to_owned(),
+                    problem: text.clone(),
+                    next_step: "it is tried again every 10 s; see what is missing with `evenkeel plan`".to_owned(),
+                };
+                let known = self.troubles.insert("datapath", problem.clone()).is_some_and(|before| before == problem);
+                if !known {
+                    self.shared.events.record(Kind::ApplyFailed, object, text);
+                }
+                if !had_trouble {
+                    self.publish(Some(&BTreeSet::new()));
+                }
+                false
+            }
+        }
+    }
+
+    /// Makes the wanted form of these services anew, with the next hops in use.
+    pub(super) fn refresh_desired(&mut self, names: &BTreeSet<String>) {
+        for name in names {
+            if let Some(effective) = self.effective.services.get(name) {
+                let wanted = desired_service(effective, &self.next_hops);
+                self.desired.services.insert(effective.spec.key(), wanted);
+            }
+        }
+    }
+
+    /// Every backend's address.
+    pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
+        let backends = self.effective.services.values().flat_map(|service| &service.spec.backends);
+        backends.map(|backend| backend.address.to_canonical()).collect()
+    }
+
+    pub(super) fn services_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<String> {
+        let with = self.effective.services.iter().filter(|(_, service)| {
+            service.spec.backends.iter().any(|backend| addresses.contains(&backend.address.to_canonical()))
+        });
+        with.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn tell_next_hops(&self, changed: &BTreeSet<IpAddr>) {
+        let events = &self.shared.events;
+        if changed.len() > SINGLE_EVENTS {
+            let lost = changed.iter().filter(|address| !self.next_hops.contains_key(address)).count();
+            let text = format!("{} changed, {lost} of them lost", changed.len());
+            return events.record(Kind::NextHop, "next hops", text);
+        }
+        for address in changed {
+            let text = match (self.next_hops.get(address), self.resolutions.get(address)) {
+                (Some(hop), _) => {
+                    let name = super::view::interface_name(hop.interface);
+                    format!("reached through {} dev {name}", super::view::mac(&hop.mac_destination))
+                }
+                (None, Some(Resolution::Unresolved { reason, .. })) => format!("no longer reachable: {reason}"),
+                (None, _) => "no longer resolved".to_owned(),
+            };
+            events.record(Kind::NextHop, address.to_string(), text);
+        }
+    }
+}

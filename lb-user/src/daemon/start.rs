@@ -1,0 +1,252 @@
+//! From nothing to ready: no traffic before a first state, and no packet lost when there was one already.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use sd_notify::NotifyState;
+use tokio::{sync::mpsc, task::block_in_place};
+
+use super::{
+    Options,
+    change::unix_now,
+    controller::Controller,
+    handle::{Command, Handle, QUEUE},
+    host,
+    next_hops,
+    seed_clock::SeedClock,
+    shared::Shared,
+    view::View,
+};
+use crate::{
+    api::{
+        peer::{Allowed, group_id},
+        server, socket,
+        types::Problem,
+    },
+    apply::Applier,
+    config::{self, Config, Listen, validate},
+    events::Kind,
+    maps::{MapReader, PinnedMaps, Scope},
+    metrics::{self, Metrics, RotationCause, Trigger},
+    net::{Resolver, settle},
+    plan::SlotTableCache,
+    program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
+    seeds,
+    state::{
+        desired::desired_from,
+        last_known_good::Store,
+        overlay::Overlay,
+    },
+};
+
+/// How long the start waits for next hops; backends without one are left out until they have it.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Samples are off while nothing reads them.
+const SAMPLE_BITS: u32 = 32;
+
+/// Runs the daemon from start to end.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let config = Config::load(&options.config_file)?;
+    let secret = Controller::secret(&config)?;
+    let store = Store::new(&config.state.directory);
+    let saved = block_in_place(|| store.load())?;
+    let mut overlay = saved.overlay.unwrap_or_default();
+    let mut notes = saved.notes;
+    notes.extend(overlay.settle(&config.services));
+    notes.extend(overlay.drop_clashing(&config.services));
+    check(&config, &overlay)?;
+    let (datapath, maps) = block_in_place(|| Datapath::load(&load_options(&config)))?;
+
+    let mut not_loaded = View::default();
+    not_loaded.revision = overlay.revision();
+    not_loaded.not_ready = vec!["the first state is not in the datapath yet".to_owned()];
+    let shared = Arc::new(Shared::new(
+        std::path::absolute(&options.config_file).unwrap_or_else(|_| options.config_file.clone()),
+        config.datapath.pin_directory.clone(),
+        maps.counters(),
+        not_loaded,
+    ));
+    for note in notes {
+        shared.events.record(Kind::Degraded, config.state.directory.display().to_string(), note);
+    }
+    let (commands, mut queue) = mpsc::channel(QUEUE);
+    let _socket = offer(&options, &config, Arc::clone(&shared), commands).await?;
+    let saved_state = SavedState { config, overlay, store };
+    let mut controller = Controller::new(options, saved_state, datapath, maps, shared)?;
+    controller.first_state(secret.as_deref()).await?;
+    controller.attach()?;
+    notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
+    let end = controller.run(&mut queue).await.context("cannot wait for signals")?;
+    notify(&[NotifyState::Stopping]);
+    controller.end(end)
+}
+
+fn check(config: &Config, overlay: &Overlay) -> anyhow::Result<()> {
+    host::check(config)?;
+    let services = overlay.effective(&config.services).specs();
+    validate(&services)
+        .map_err(config::Problems)
+        .context("the changes of the command line that were kept do not fit the configuration file")?;
+    Ok(())
+}
+
+fn load_options(config: &Config) -> LoadOptions {
+    let defaults = WantedCapacity::default();
+    let capacity = WantedCapacity {
+        services: config.datapath.max_services,
+        backends: config.datapath.backend_entries(),
+        slots: config.datapath.max_slots,
+        flow_buckets: config.datapath.flow_buckets(),
+        ..defaults
+    };
+    LoadOptions { pin_directory: config.datapath.pin_directory.clone(), capacity }
+}
+
+/// What to attach to, from file and command line.
+pub(super) fn attach_options(config: &Config, options: &Options) -> AttachOptions {
+    let xdp_mode = match config.datapath.xdp_mode {
+        config::XdpMode::Auto => XdpMode::Auto,
+        config::XdpMode::Native => XdpMode::Native,
+        config::XdpMode::Generic => XdpMode::Generic,
+    };
+    AttachOptions {
+        interfaces: config.datapath.interfaces.clone(),
+        xdp_mode,
+        replace: config.datapath.replace || options.replace,
+    }
+}
+
+/// Opens the interface and the metrics; both answer "not ready" until the first state is there.
+async fn offer(
+    options: &Options,
+    config: &Config,
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+) -> anyhow::Result<socket::SocketFile> {
+    let group = config.api.group.as_deref().map(group_id).transpose().context("api.group")?;
+    let path = options.socket.as_ref().unwrap_or(&config.api.socket);
+    let bound = socket::bind(path, group)?;
+    let handle = Arc::new(Handle { shared: Arc::clone(&shared), commands });
+    let allowed = Allowed { group };
+    tokio::spawn(async move {
+        if let Err(error) = server::serve(bound.listener, allowed, handle).await {
+            tracing::error!(%error, "the interface ended");
+        }
+    });
+    tracing::info!(socket = %path.display(), "listening");
+    if let Listen::At(address) = config.metrics.listen {
+        let metrics = Metrics::new(shared, config.metrics.max_series)?;
+        let bound = metrics::serve(address, metrics).await?;
+        tracing::info!(address = %bound, "serving /metrics, /healthz and /readyz");
+    }
+    Ok(bound.file)
+}
+
+/// What was on disk.
+struct SavedState {
+    config: Config,
+    overlay: Overlay,
+    store: Store,
+}
+
+impl Controller {
+    fn new(
+        options: Options,
+        saved: SavedState,
+        mut datapath: Datapath,
+        maps: PinnedMaps,
+        shared: Arc<Shared>,
+    ) -> anyhow::Result<Self> {
+        // The task ends with the runtime.
+        let _log = datapath.forward_log()?;
+        let SavedState { config, overlay, store } = saved;
+        let effective = overlay.effective(&config.services);
+        let key = match maps.settings() {
+            settings if (settings.table_k0, settings.table_k1) == (0, 0) => seeds::fresh_table_key()?,
+            settings => (settings.table_k0, settings.table_k1),
+        };
+        let desired = desired_from(
+            &effective,
+            &BTreeMap::new(),
+            config.desired_settings(key, SAMPLE_BITS),
+            BTreeMap::new(),
+        );
+        let (resolver, answers) = Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;
+        let seed_clock = SeedClock::new(config.seeds.interval.duration(), config.seeds.jitter);
+        let mut troubles = BTreeMap::new();
+        if let Some(note) = datapath.notes().first() {
+            let next_step = "run `evenkeel detach` when flows may end, then start again".to_owned();
+            troubles.insert("maps", Problem { object: "maps".to_owned(), problem: note.clone(), next_step });
+        }
+        let not_ready = shared.view().not_ready.clone();
+        Ok(Self {
+            options,
+            config,
+            overlay,
+            effective,
+            desired,
+            next_hops: BTreeMap::new(),
+            resolver,
+            answers,
+            resolutions: BTreeMap::new(),
+            datapath,
+            maps,
+            applier: Applier::new(),
+            tables: SlotTableCache::default(),
+            store,
+            seed_clock,
+            shared,
+            not_ready,
+            troubles,
+        })
+    }
+
+    /// Brings the first state into the maps, before anything is attached.
+    async fn first_state(&mut self, secret: Option<&[u8]>) -> anyhow::Result<()> {
+        let wanted = self.addresses();
+        let found = self.maps.observe(&Scope::Services(BTreeSet::new()))?;
+        let adopted = next_hops::adopted(found.backends.values());
+        self.resolver.want(wanted.clone());
+        settle(&mut self.answers, &wanted, SETTLE).await;
+        self.resolutions = self.answers.borrow_and_update().clone();
+        self.next_hops = next_hops::updated(&adopted, &self.resolutions, &wanted);
+        block_in_place(|| {
+            let names = self.effective.services.keys().cloned().collect();
+            self.refresh_desired(&names);
+            self.fill_seeds(secret, RotationCause::Start)?;
+            self.bring_about(&Scope::All, Trigger::Start)?;
+            self.look_at_seeds();
+            self.store.save(&self.overlay, unix_now())?;
+            anyhow::Ok(())
+        })
+    }
+
+    /// Lets traffic in.
+    fn attach(&mut self) -> anyhow::Result<()> {
+        let options = attach_options(&self.config, &self.options);
+        block_in_place(|| self.datapath.attach(&options))?;
+        let identity = self.datapath.identity()?;
+        let mut view = View::clone(&self.shared.view());
+        view.program = format!("program {} (tag {}, version {})", identity.id, identity.tag, identity.version);
+        self.shared.publish(view);
+        self.not_ready.clear();
+        block_in_place(|| {
+            self.shared.count_flows();
+            self.publish(None);
+        });
+        let how = if self.datapath.adopted() { "ready; adopted the maps and flows that were there" } else { "ready" };
+        self.shared.events.record(Kind::Lifecycle, "daemon", how);
+        Ok(())
+    }
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot notify systemd");
+    }
+}

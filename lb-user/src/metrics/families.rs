@@ -1,0 +1,126 @@
+//! Metric families built by hand, for values that live in the datapath's memory and not in this crate's counters.
+
+use std::collections::BTreeMap;
+
+use prometheus::{
+    core::Desc,
+    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
+};
+
+use super::full_name;
+
+/// A family's name, kind and help, as the scrape shows them.
+pub(super) struct Family {
+    pub name: &'static str,
+    pub kind: MetricType,
+    pub help: &'static str,
+}
+
+/// Every family of the collector, in one place: the README's table is made from it.
+pub(super) const FAMILIES: &[Family] = &[
+    counter("backend_flows_total", "New flows picked for the backend since its entry was made."),
+    counter("backend_packets_total", "Packets forwarded to the backend since its entry was made."),
+    counter("backend_bytes_total", "Octets of frames as they arrived for the backend since its entry was made."),
+    gauge("backend_expected_share", "Part of the service's slots that the backend owns."),
+    gauge("backend_state", "1 serving, 2 draining, 3 down, 0 without a next hop."),
+    gauge("backend_active_flows", "Flows of the backend in the flow table, closing ones left out."),
+    gauge("backend_weight", "Weight of the backend as wanted."),
+    gauge("service_backends", "Backends of the service by state."),
+    gauge("service_slots", "Slots of the service's table in the datapath; 0 while no backend is eligible."),
+    gauge("service_table_generation", "Moves with every new slot table."),
+    counter("verdicts_total", "Frames by what became of them and why."),
+    counter("datapath_events_total", "Things the datapath counted besides verdicts."),
+    gauge("flow_table_slots", "Entries of the flow table."),
+    gauge("flow_table_used", "Living entries of the flow table by state."),
+    gauge("flow_table_expired", "Entries whose time is over and that nothing has replaced yet."),
+    counter("flow_table_evictions_total", "Living flows pushed out by the state they had; not_stored: flows that found no room."),
+    gauge("seed_generation", "Generation of a seed; 0 means unset."),
+    gauge("seed_age_seconds", "Time since this daemon wrote or adopted the seed."),
+    gauge("seed_fresh_fill", "Part of the bits of the fresh-key bitmap that are set."),
+    gauge("map_capacity", "Entries a map has room for."),
+    gauge("map_used", "Entries of a map in use."),
+    gauge("interface_attached", "1 for an interface the datapath is attached to, by mode."),
+    gauge("ready", "1 when the daemon is ready."),
+    gauge("degraded", "1 when something works less well than it should; `evenkeel status` says what."),
+    counter("events_total", "Events of the daemon by kind."),
+    gauge("metrics_folded_backends", "Backends without series of their own, because of metrics.max_series."),
+    gauge("build_info", "1, with the version as label."),
+    gauge("process_start_time_seconds", "When the daemon started, seconds since 1970."),
+    gauge("process_resident_memory_bytes", "Resident memory of the daemon."),
+    counter("process_cpu_seconds_total", "CPU time of the daemon, user and system."),
+    gauge("process_open_fds", "Open file descriptors of the daemon."),
+];
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: MetricType::COUNTER, help }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: MetricType::GAUGE, help }
+}
+
+impl Family {
+    pub(super) fn desc(&self) -> Desc {
+        Desc::new(full_name(self.name), self.help.to_owned(), Vec::new(), Default::default()).expect("names and help are not empty")
+    }
+}
+
+/// Values by family, collected during one scrape.
+#[derive(Default)]
+pub(super) struct Scrape {
+    metrics: BTreeMap<&'static str, Vec<Metric>>,
+}
+
+impl Scrape {
+    /// Adds a value to one of [`FAMILIES`].
+    pub(super) fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: f64) {
+        let mut metric = Metric::from_label(labels.iter().map(|(name, value)| label(name, value)).collect());
+        if name.ends_with("_total") {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        self.metrics.entry(name).or_default().push(metric);
+    }
+
+    /// The families that have values, in the order of [`FAMILIES`].
+    pub(super) fn into_families(mut self) -> Vec<MetricFamily> {
+        let families = FAMILIES.iter().filter_map(|family| {
+            let metrics = self.metrics.remove(family.name)?;
+            let mut shown = MetricFamily::default();
+            shown.set_name(full_name(family.name));
+            shown.set_help(family.help.to_owned());
+            shown.set_field_type(family.kind);
+            shown.set_metric(metrics);
+            Some(shown)
+        });
+        families.collect()
+    }
+}
+
+fn label(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        let names: BTreeSet<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        assert_eq!(names.len(), FAMILIES.len());
+        for family in FAMILIES {
+            assert_eq!(family.name.ends_with("_total"), family.kind == MetricType::COUNTER, "{}", family.name);
+        }
+    }
+}

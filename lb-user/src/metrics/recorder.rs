@@ -1,0 +1,169 @@
+//! What the daemon itself does: plans, applies, rotations, and how long a change took.
+
+use std::time::Duration;
+
+use prometheus::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets,
+};
+
+use super::full_name;
+
+/// Why a plan was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    Start,
+    /// Services or backends were changed through the interface.
+    Edit,
+    Reload,
+    /// A next hop changed.
+    NextHop,
+    Seeds,
+    /// The regular comparison with the maps.
+    Reconcile,
+    /// A failed change was taken back.
+    Rollback,
+}
+
+/// Why seeds were rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotationCause {
+    /// Unset or unfit when the daemon started.
+    Start,
+    Timer,
+    Command,
+    /// The bitmap of fresh keys was nearly full.
+    FreshKeysFull,
+}
+
+/// Counters of the daemon's own doings.
+pub struct Recorder {
+    change_latency: Histogram,
+    plans: IntCounterVec,
+    plan_seconds: Histogram,
+    plan_failures: IntCounter,
+    apply_seconds: Histogram,
+    apply_steps: IntCounter,
+    apply_failures: IntCounter,
+    drift_repairs: IntCounter,
+    rotations: IntCounterVec,
+    reloads: IntCounterVec,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        let rotations = labelled("seed_rotations_total", "Seeds written, by cause.", "cause");
+        // Alerts want to see a cause's zero before its first rotation.
+        for cause in RotationCause::ALL {
+            rotations.with_label_values(&[cause.name()]);
+        }
+        Self {
+            change_latency: histogram(
+                "change_latency_seconds",
+                "From the event (an edit, a reload, a next hop) until the datapath has it.",
+            ),
+            plans: labelled("plans_total", "Plans made, by what asked for them.", "trigger"),
+            plan_seconds: histogram("plan_seconds", "Time to read the maps and make a plan."),
+            plan_failures: counter("plan_failures_total", "Plans that could not be made."),
+            apply_seconds: histogram("apply_seconds", "Time to write a plan that has steps."),
+            apply_steps: counter("apply_steps_total", "Steps written to the maps."),
+            apply_failures: counter("apply_failures_total", "Plans that stopped at a failed step."),
+            drift_repairs: counter(
+                "drift_repairs_total",
+                "Reconciles that found the maps other than they should be and put them right.",
+            ),
+            rotations,
+            reloads: labelled("config_reloads_total", "Reloads of the configuration, by result.", "result"),
+        }
+    }
+}
+
+impl Recorder {
+    /// Makes the counters part of the scrape.
+    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        for histogram in [&self.change_latency, &self.plan_seconds, &self.apply_seconds] {
+            registry.register(Box::new(histogram.clone()))?;
+        }
+        for counter in [&self.plan_failures, &self.apply_steps, &self.apply_failures, &self.drift_repairs] {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        for counters in [&self.plans, &self.rotations, &self.reloads] {
+            registry.register(Box::new(counters.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// A change is in the datapath, this long after its event.
+    pub fn change_applied(&self, latency: Duration) {
+        self.change_latency.observe(latency.as_secs_f64());
+    }
+
+    pub fn planned(&self, trigger: Trigger, took: Duration) {
+        self.plans.with_label_values(&[trigger.name()]).inc();
+        self.plan_seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn plan_failed(&self) {
+        self.plan_failures.inc();
+    }
+
+    pub fn applied(&self, steps: usize, took: Duration) {
+        self.apply_steps.inc_by(steps as u64);
+        self.apply_seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn apply_failed(&self) {
+        self.apply_failures.inc();
+    }
+
+    pub fn drift_repaired(&self) {
+        self.drift_repairs.inc();
+    }
+
+    pub fn rotated(&self, cause: RotationCause, seeds: usize) {
+        self.rotations.with_label_values(&[cause.name()]).inc_by(seeds as u64);
+    }
+
+    pub fn reloaded(&self, accepted: bool) {
+        self.reloads.with_label_values(&[if accepted { "accepted" } else { "refused" }]).inc();
+    }
+}
+
+impl Trigger {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Edit => "edit",
+            Self::Reload => "reload",
+            Self::NextHop => "next_hop",
+            Self::Seeds => "seeds",
+            Self::Reconcile => "reconcile",
+            Self::Rollback => "rollback",
+        }
+    }
+}
+
+impl RotationCause {
+    const ALL: [Self; 4] = [Self::Start, Self::Timer, Self::Command, Self::FreshKeysFull];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Timer => "timer",
+            Self::Command => "command",
+            Self::FreshKeysFull => "fresh_keys_full",
+        }
+    }
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    IntCounter::new(full_name(name), help).expect("the name is valid")
+}
+
+fn labelled(name: &str, help: &str, label: &str) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(full_name(name), help), &[label]).expect("the name is valid")
+}
+
+fn histogram(name: &str, help: &str) -> Histogram {
+    let buckets = exponential_buckets(0.000_25, 2.0, 16).expect("start, factor and count are positive");
+    Histogram::with_opts(HistogramOpts::new(full_name(name), help).buckets(buckets)).expect("the name is valid")
+}

@@ -1,0 +1,309 @@
+//! Follows routes, neighbours and interfaces, and keeps the next hop of every wanted backend current.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::join_all};
+use netlink_packet_route::RouteNetlinkMessage;
+use rtnetlink::{
+    Handle, MulticastGroup,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+};
+
+use super::{
+    NetError, connect,
+    interfaces::{self, Interface},
+    neighbours::{self, Neighbour, NeighbourKey, Neighbours},
+    resolution::{Answer, Resolution, resolve},
+    routes::{self, Route},
+};
+
+/// Every wanted backend that was looked at, by canonical address.
+pub type Resolutions = BTreeMap<IpAddr, Resolution>;
+
+/// Routes and interfaces change in bursts; they are read again this long after the first change.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often missing and failed neighbours are asked for.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// XDP traffic does not refresh the kernel's neighbour table: known neighbours are confirmed this often.
+const CONFIRM_EVERY: Duration = Duration::from_secs(10);
+/// Everything is read again this often, in case a notification was lost.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// Route questions in flight at once.
+const BATCH: usize = 64;
+
+/// Starts the actor that follows the kernel.
+pub struct Resolver;
+
+/// Tells the actor which backends are wanted; the actor ends with its last handle.
+#[derive(Clone, Debug)]
+pub struct ResolverHandle {
+    wanted: mpsc::UnboundedSender<BTreeSet<IpAddr>>,
+}
+
+impl ResolverHandle {
+    pub fn want(&self, backends: BTreeSet<IpAddr>) {
+        // Fails only when the runtime is shutting down.
+        let _ = self.wanted.send(canonical(backends));
+    }
+}
+
+impl Resolver {
+    /// Follows the caller's network namespace on the current runtime.
+    pub fn start(
+        backends: BTreeSet<IpAddr>,
+    ) -> Result<(ResolverHandle, watch::Receiver<Resolutions>), NetError> {
+        let (connection, _handle, messages) = rtnetlink::new_multicast_connection(&[
+            MulticastGroup::Link,
+            MulticastGroup::Neigh,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ])
+        .map_err(|source| NetError::Socket { source })?;
+        tokio::spawn(connection);
+        let (wanted, wants) = mpsc::unbounded_channel();
+        let (publish, receiver) = watch::channel(Resolutions::new());
+        let actor = Actor {
+            handle: connect()?,
+            wanted: canonical(backends),
+            interfaces: BTreeMap::new(),
+            neighbours: Neighbours::default(),
+            routes: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            publish,
+        };
+        tokio::spawn(actor.run(wants, messages.map(|(message, _)| message)));
+        Ok((ResolverHandle { wanted }, receiver))
+    }
+}
+
+/// Waits until every wanted backend is resolved or refused, or until the limit.
+pub async fn settle(receiver: &mut watch::Receiver<Resolutions>, wanted: &BTreeSet<IpAddr>, limit: Duration) {
+    let wanted = canonical(wanted.clone());
+    let settled = |seen: &Resolutions| {
+        wanted
+            .iter()
+            .all(|backend| seen.get(backend).is_some_and(|known| !known.is_pending()))
+    };
+    let _ = timeout(limit, receiver.wait_for(settled)).await;
+}
+
+fn canonical(backends: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+    backends.iter().map(IpAddr::to_canonical).collect()
+}
+
+struct Actor {
+    handle: Handle,
+    wanted: BTreeSet<IpAddr>,
+    interfaces: BTreeMap<u32, Interface>,
+    neighbours: Neighbours,
+    routes: BTreeMap<IpAddr, Route>,
+    answers: BTreeMap<IpAddr, Answer>,
+    publish: watch::Sender<Resolutions>,
+}
+
+/// What a notification asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    /// A neighbour is another one than before.
+    Neighbour(NeighbourKey),
+    /// The kernel dropped a neighbour.
+    Forgotten(NeighbourKey),
+    /// Routes must be looked up again.
+    Routes,
+    /// Notifications were lost.
+    Everything,
+}
+
+impl Actor {
+    async fn run(
+        mut self,
+        mut wants: mpsc::UnboundedReceiver<BTreeSet<IpAddr>>,
+        messages: impl futures_util::Stream<Item = NetlinkMessage<RouteNetlinkMessage>>,
+    ) {
+        let mut messages = std::pin::pin!(messages);
+        let mut ask = ticker(ASK_EVERY);
+        let mut confirm = ticker(CONFIRM_EVERY);
+        let mut read = ticker(READ_EVERY);
+        // Before the first reading every interface would seem to be gone, and every backend be refused.
+        self.read_everything().await;
+        read.reset();
+        let mut routes_due: Option<Instant> = None;
+        loop {
+            let due = routes_due.unwrap_or_else(Instant::now);
+            tokio::select! {
+                backends = wants.recv() => match backends {
+                    Some(backends) => self.want(backends).await,
+                    None => return,
+                },
+                message = messages.next() => match message.map(|message| self.take_in(message)) {
+                    Some(Change::Nothing) => {}
+                    Some(Change::Neighbour(key)) => self.neighbour_changed(key),
+                    Some(Change::Forgotten(key)) => {
+                        self.neighbour_changed(key);
+                        if self.needed().contains(&key) {
+                            neighbours::ask(&self.handle, key).await;
+                        }
+                    }
+                    Some(Change::Routes) => {
+                        routes_due.get_or_insert_with(|| Instant::now() + SETTLE);
+                    }
+                    Some(Change::Everything) => self.read_everything().await,
+                    None => return,
+                },
+                () = sleep_until(due), if routes_due.is_some() => {
+                    routes_due = None;
+                    self.read_links_and_routes().await;
+                }
+                _ = ask.tick() => self.ask(|neighbour| {
+                    !matches!(neighbour, Some(Neighbour::At { .. }))
+                }).await,
+                _ = confirm.tick() => self.ask(|neighbour| {
+                    matches!(neighbour, Some(Neighbour::At { sure: false, .. }))
+                }).await,
+                _ = read.tick() => self.read_everything().await,
+            }
+        }
+    }
+
+    fn take_in(&mut self, message: NetlinkMessage<RouteNetlinkMessage>) -> Change {
+        let inner = match message.payload {
+            NetlinkPayload::InnerMessage(inner) => inner,
+            NetlinkPayload::Overrun(_) => return Change::Everything,
+            _ => return Change::Nothing,
+        };
+        match inner {
+            RouteNetlinkMessage::NewNeighbour(message) => self
+                .neighbours
+                .update(&message)
+                .map_or(Change::Nothing, Change::Neighbour),
+            RouteNetlinkMessage::DelNeighbour(message) => self
+                .neighbours
+                .forget(&message)
+                .map_or(Change::Nothing, Change::Forgotten),
+            RouteNetlinkMessage::NewLink(_)
+            | RouteNetlinkMessage::DelLink(_)
+            | RouteNetlinkMessage::NewAddress(_)
+            | RouteNetlinkMessage::DelAddress(_) => Change::Routes,
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)
+                if self.wanted.iter().any(|backend| routes::covers(&route, *backend)) =>
+            {
+                Change::Routes
+            }
+            _ => Change::Nothing,
+        }
+    }
+
+    async fn want(&mut self, backends: BTreeSet<IpAddr>) {
+        let new: Vec<IpAddr> = backends.difference(&self.wanted).copied().collect();
+        self.wanted = backends;
+        self.routes.retain(|backend, _| self.wanted.contains(backend));
+        self.answers.retain(|backend, _| self.wanted.contains(backend));
+        self.look_up(new).await;
+        self.decide_all();
+        self.ask(|neighbour| neighbour.is_none()).await;
+    }
+
+    async fn read_everything(&mut self) {
+        match Neighbours::list(&self.handle).await {
+            Ok(table) => {
+                let needed = self.needed();
+                self.neighbours.replace(table, &needed);
+            }
+            Err(error) => tracing::warn!(%error, "cannot read the neighbour table"),
+        }
+        self.read_links_and_routes().await;
+    }
+
+    async fn read_links_and_routes(&mut self) {
+        match interfaces::list(&self.handle).await {
+            Ok(list) => self.interfaces = list,
+            Err(error) => tracing::warn!(%error, "cannot read the interfaces"),
+        }
+        self.look_up(self.wanted.iter().copied().collect()).await;
+        self.decide_all();
+        self.ask(|neighbour| neighbour.is_none()).await;
+    }
+
+    async fn look_up(&mut self, backends: Vec<IpAddr>) {
+        for batch in backends.chunks(BATCH) {
+            let asked = batch
+                .iter()
+                .map(|backend| routes::look_up(&self.handle, *backend));
+            for (backend, answer) in batch.iter().zip(join_all(asked).await) {
+                match answer {
+                    Ok(route) => drop(self.routes.insert(*backend, route)),
+                    Err(error) => tracing::warn!(%backend, %error, "cannot ask for a route"),
+                }
+            }
+        }
+    }
+
+    /// Asks the kernel for the neighbours that backends stand on and whose state is `wanted`.
+    async fn ask(&self, wanted: impl Fn(Option<Neighbour>) -> bool) {
+        for key in self.needed() {
+            if wanted(self.neighbours.get(&key)) {
+                neighbours::ask(&self.handle, key).await;
+            }
+        }
+    }
+
+    /// The neighbours that backends stand on.
+    fn needed(&self) -> BTreeSet<NeighbourKey> {
+        self.answers
+            .values()
+            .filter_map(|answer| answer.neighbour)
+            .collect()
+    }
+
+    fn neighbour_changed(&mut self, key: NeighbourKey) {
+        let standing: Vec<IpAddr> = self
+            .answers
+            .iter()
+            .filter(|(_, answer)| answer.neighbour == Some(key))
+            .map(|(backend, _)| *backend)
+            .collect();
+        if !standing.is_empty() {
+            self.decide(standing);
+        }
+    }
+
+    fn decide_all(&mut self) {
+        self.decide(self.routes.keys().copied().collect());
+    }
+
+    fn decide(&mut self, backends: Vec<IpAddr>) {
+        for backend in backends {
+            if let Some(route) = self.routes.get(&backend) {
+                let answer = resolve(backend, route, &self.interfaces, &self.neighbours);
+                self.answers.insert(backend, answer);
+            }
+        }
+        let now: Resolutions = self
+            .answers
+            .iter()
+            .map(|(backend, answer)| (*backend, answer.resolution.clone()))
+            .collect();
+        self.publish.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+    }
+}
+
+fn ticker(every: Duration) -> tokio::time::Interval {
+    let mut ticker = interval(every);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticker
+}

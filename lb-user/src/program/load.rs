@@ -1,0 +1,155 @@
+//! Loads the program and creates or adopts its pinned maps; attaches nothing.
+
+use std::{io, path::PathBuf};
+
+use aya::{
+    Ebpf, EbpfError, EbpfLoader,
+    maps::{Map, MapData, RingBuf},
+    programs::{ProgramError, Xdp},
+};
+use lb_common::map_names;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::{
+    AttachedInterface, MissingPrivilege, PROGRAM, PinError, ProgramIdentity, WantedCapacity, capacity,
+    links::remove_pin,
+    object,
+    pins::{Lock, Pins},
+    privileges::check_privileges,
+};
+use crate::maps::{MapError, PinnedMaps};
+
+/// What to load and where to pin it.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub pin_directory: PathBuf,
+    pub capacity: WantedCapacity,
+}
+
+/// Why the program could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Privilege(#[from] MissingPrivilege),
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error("the kernel refuses the maps or the object; see `evenkeel doctor` and the kernel log")]
+    Object { source: EbpfError },
+    #[error("the object has no XDP program {PROGRAM}; rebuild with `cargo xtask build`")]
+    NoProgram,
+    #[error("the kernel refuses program {PROGRAM}")]
+    Program { source: ProgramError },
+    #[error("cannot read what the datapath logs")]
+    Log { source: io::Error },
+}
+
+/// The loaded program. Dropping it leaves program, links and maps pinned, and traffic flowing.
+pub struct Datapath {
+    pub(super) ebpf: Ebpf,
+    pub(super) pins: Pins,
+    pub(super) attached: Vec<AttachedInterface>,
+    pub(super) lock: Lock,
+    adopted: bool,
+    notes: Vec<String>,
+}
+
+impl Datapath {
+    /// Loads the program and opens its maps. Nothing is attached yet: the maps are to be filled first.
+    pub fn load(options: &LoadOptions) -> Result<(Self, PinnedMaps), LoadError> {
+        check_privileges()?;
+        let pins = Pins::new(&options.pin_directory);
+        pins.create()?;
+        let lock = pins.lock()?;
+        let plan = capacity::plan(&options.capacity, pins.directory())?;
+        let loaded =
+            load_object(&pins, &plan).and_then(|ebpf| Ok((ebpf, PinnedMaps::open(pins.directory())?)));
+        let (ebpf, maps) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                if !plan.adopted {
+                    remove_maps(&pins);
+                }
+                return Err(error);
+            }
+        };
+        let datapath = Self {
+            ebpf,
+            pins,
+            attached: Vec::new(),
+            lock,
+            adopted: plan.adopted,
+            notes: plan.notes,
+        };
+        Ok((datapath, maps))
+    }
+
+    /// Whether the maps were there before.
+    pub fn adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// What of the wanted capacity does not hold because maps were adopted.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub fn attached(&self) -> &[AttachedInterface] {
+        &self.attached
+    }
+
+    pub fn identity(&self) -> Result<ProgramIdentity, LoadError> {
+        let program = self.ebpf.program(PROGRAM).ok_or(LoadError::NoProgram)?;
+        program
+            .info()
+            .map(|info| ProgramIdentity::new(&info))
+            .map_err(|source| LoadError::Program { source })
+    }
+
+    /// The ring buffer of sampled picks; once.
+    pub fn take_samples(&mut self) -> Option<RingBuf<MapData>> {
+        let map: Map = self.ebpf.take_map(map_names::SAMPLES.name)?;
+        RingBuf::try_from(map).ok()
+    }
+
+    pub(super) fn program(&mut self) -> Option<&mut Xdp> {
+        self.ebpf.program_mut(PROGRAM)?.try_into().ok()
+    }
+}
+
+fn load_object(pins: &Pins, plan: &capacity::Plan) -> Result<Ebpf, LoadError> {
+    raise_memory_lock();
+    let mut loader = EbpfLoader::new();
+    for (name, entries) in &plan.sizes {
+        loader.map_max_entries(name, *entries);
+        loader.map_pin_path(name, pins.map(name));
+    }
+    let mut ebpf = loader
+        .load(object())
+        .map_err(|source| LoadError::Object { source })?;
+    let program: &mut Xdp = ebpf
+        .program_mut(PROGRAM)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(LoadError::NoProgram)?;
+    program.load().map_err(|source| LoadError::Program { source })?;
+    Ok(ebpf)
+}
+
+/// Maps count against RLIMIT_MEMLOCK before Linux 5.11. Where raising it is forbidden, loading says what is missing.
+pub(crate) fn raise_memory_lock() {
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let _ = setrlimit(Resource::Memlock, unlimited);
+}
+
+/// Takes back the pins of a first load that failed.
+fn remove_maps(pins: &Pins) {
+    for map in map_names::ALL {
+        if let Err(error) = remove_pin(&pins.map(map.name)) {
+            tracing::warn!(%error, "cannot take back a map");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Measures Evenkeel beside a floor and a kernel-LRU balancer, in one run; started by `cargo xtask bench`.
+
+mod control;
+mod memory;
+mod packet;
+mod program;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+/// Packet costs and control-plane latencies as ratios within one run.
+#[derive(Parser)]
+struct Arguments {
+    /// Write the figures as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Rounds of each packet measurement; the median counts
+    #[arg(long, default_value_t = 25)]
+    rounds: usize,
+    /// Only packets, or only the control plane
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// The BPF object with the wrapper, the floor and the LRU balancer
+    #[arg(long, env = "EVENKEEL_BENCH_OBJECT")]
+    object: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Part {
+    Packet,
+    Control,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let bench_object = std::fs::read(&arguments.object)
+        .with_context(|| format!("cannot read {}; start it by `cargo xtask bench`", arguments.object.display()))?;
+    let mut report = report::Report::default();
+    if arguments.only != Some(Part::Control) {
+        packet::run(&bench_object, arguments.rounds, &mut report)?;
+    }
+    if arguments.only != Some(Part::Packet) {
+        control::run(&mut report)?;
+    }
+    if let Some(path) = arguments.json {
+        std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("\nfigures written to {}", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The figures as a table for people and as JSON for machines.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+/// Everything measured in one run.
+#[derive(Default)]
+pub struct Report {
+    pub packets: Vec<PacketFigures>,
+    /// Name → milliseconds.
+    pub control: BTreeMap<String, f64>,
+    pub flow_table_bytes: f64,
+}
+
+/// One row of packets.
+pub struct PacketFigures {
+    pub name: &'static str,
+    pub ns: f64,
+    pub floor_ns: f64,
+    pub lru_ns: f64,
+    /// Flows put into Evenkeel's table while measuring.
+    pub stored: u64,
+    /// Flows that were not stored or displaced a living one.
+    pub lost: u64,
+    pub packets: u64,
+}
+
+impl PacketFigures {
+    pub fn header() -> String {
+        format!(
+            "{:<20} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "packet", "evenkeel", "floor", "lru", "x floor", "x lru", "hit", "loss"
+        )
+    }
+
+    pub fn line(&self) -> String {
+        let percent = |part: u64| 100.0 * part as f64 / self.packets as f64;
+        format!(
+            "{:<20} {:>8.1} {:>8.1} {:>8.1} {:>8.2} {:>8.2} {:>7.2}% {:>7.4}%",
+            self.name,
+            self.ns,
+            self.floor_ns,
+            self.lru_ns,
+            self.ns / self.floor_ns,
+            self.ns / self.lru_ns,
+            (100.0 - percent(self.stored + self.lost)).max(0.0),
+            percent(self.lost),
+        )
+    }
+}
+
+impl Report {
+    pub fn json(&self) -> Result<String> {
+        let packet: Map<String, Value> = self
+            .packets
+            .iter()
+            .map(|row| {
+                let figures = json!({
+                    "ns": row.ns, "floor_ns": row.floor_ns, "lru_ns": row.lru_ns,
+                    "stored": row.stored, "lost": row.lost, "packets": row.packets,
+                });
+                (row.name.to_owned(), figures)
+            })
+            .collect();
+        let report = json!({
+            "packet": packet,
+            "control": self.control,
+            "flow_table_bytes_per_flow": self.flow_table_bytes,
+        });
+        Ok(serde_json::to_string_pretty(&report)? + "\n")
+    }
+}
+
+impl Report {
+    /// Prints and keeps a figure of the control plane.
+    pub fn note(&mut self, name: &str, milliseconds: f64) {
+        println!("{name:<28} {milliseconds:>9.3} ms");
+        self.control.insert(name.to_owned(), milliseconds);
+    }
+}

@@ -1,0 +1,155 @@
+//! The kernel's maps, filled from a world and read back as a state.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use aya::{
+    Ebpf,
+    maps::{HashMap, MapData},
+};
+use lb_common::{
+    backend::Backend,
+    counters::{BackendCounters, CpuCounters, Histogram},
+    flow::FlowBucket,
+    ids::BackendRef,
+    map_names,
+    seed::Seed,
+    service::{Service, ServiceKey},
+    settings::{Settings, initial_jiffies},
+    vip_filter,
+};
+use lb_ebpf::testing::{
+    engine::{State, ticks},
+    world::World,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::array::Array;
+
+pub(super) struct Maps {
+    settings: Array,
+    vip_filter: Array,
+    services: HashMap<MapData, ServiceKey, Service>,
+    /// What is in `services`.
+    known_services: BTreeMap<ServiceKey, Service>,
+    backends: Array,
+    slots: Array,
+    seeds: Array,
+    flows: Array,
+    fresh: Array,
+    backend_counters: Array,
+    cpu_counters: Array,
+    histograms: Array,
+}
+
+impl Maps {
+    pub(super) fn take(programs: &mut Ebpf) -> Result<Self> {
+        let services = programs
+            .take_map(map_names::SERVICES.name)
+            .context("the object has no map of services")?;
+        let mut array = |map, size| Array::take(programs, map, size);
+        Ok(Self {
+            settings: array(map_names::SETTINGS, size_of::<Settings>())?,
+            vip_filter: array(map_names::VIP_FILTER, size_of::<[u64; vip_filter::WORDS]>())?,
+            services: HashMap::try_from(services)?,
+            known_services: BTreeMap::new(),
+            backends: array(map_names::BACKENDS, size_of::<Backend>())?,
+            slots: array(map_names::SLOTS, size_of::<BackendRef>())?,
+            seeds: array(map_names::SEEDS, size_of::<Seed>())?,
+            flows: array(map_names::FLOWS, size_of::<FlowBucket>())?,
+            fresh: array(map_names::FRESH, size_of::<u64>())?,
+            backend_counters: array(map_names::BACKEND_COUNTERS, size_of::<BackendCounters>())?,
+            cpu_counters: array(map_names::CPU_COUNTERS, size_of::<CpuCounters>())?,
+            histograms: array(map_names::HISTOGRAM, size_of::<Histogram>())?,
+        })
+    }
+
+    /// Clears what the program writes.
+    pub(super) fn clear(&mut self) {
+        let written = [
+            &mut self.flows,
+            &mut self.fresh,
+            &mut self.backend_counters,
+            &mut self.cpu_counters,
+            &mut self.histograms,
+        ];
+        for array in written {
+            array.clear();
+        }
+    }
+
+    pub(super) fn clear_fresh(&mut self) {
+        self.fresh.clear();
+    }
+
+    /// Writes everything the program only reads.
+    pub(super) fn write(&mut self, world: &World) -> Result<()> {
+        self.settings.write(0, &with_clock(world));
+        self.vip_filter.write(0, &*world.vip_filter);
+        self.write_services(&world.services)?;
+        for (index, backend) in world.backends.iter().enumerate() {
+            self.backends.write(index, backend);
+        }
+        for (index, slot) in world.slots.iter().enumerate() {
+            self.slots.write(index, slot);
+        }
+        for (index, seed) in world.seeds.iter().enumerate() {
+            self.seeds.write(index, seed);
+        }
+        Ok(())
+    }
+
+    fn write_services(&mut self, services: &BTreeMap<ServiceKey, Service>) -> Result<()> {
+        for key in self
+            .known_services
+            .keys()
+            .filter(|key| !services.contains_key(key))
+        {
+            self.services.remove(key)?;
+        }
+        for (key, service) in services {
+            if self.known_services.get(key) != Some(service) {
+                self.services.insert(key, service, 0)?;
+            }
+        }
+        self.known_services.clone_from(services);
+        Ok(())
+    }
+
+    pub(super) fn write_flows(&mut self, flows: &[FlowBucket]) {
+        for (index, bucket) in flows.iter().enumerate() {
+            let words: [[u64; 2]; 4] = bucket
+                .entries
+                .each_ref()
+                .map(|entry| [entry.fingerprint.load(), entry.value.load()]);
+            self.flows.write(index, &words);
+        }
+    }
+
+    pub(super) fn state(&self, cpu: u32) -> State {
+        State {
+            cpu: cpu as usize,
+            cpu_counters: self.cpu_counters.words(),
+            histograms: self.histograms.words(),
+            backend_counters: self.backend_counters.words(),
+            flows: self.flows.words(),
+            fresh: self.fresh.words(),
+        }
+    }
+}
+
+/// The world's settings with a clock that stands at the world's second: it ticks 2^24 jiffies a second.
+fn with_clock(world: &World) -> Settings {
+    Settings {
+        clock_base: jiffies().wrapping_sub(ticks(world.now)),
+        clock_multiplier: 1,
+        ..world.settings
+    }
+}
+
+/// The kernel's `jiffies`, to a few thousand.
+fn jiffies() -> u64 {
+    let hz = lb_user::maps::kernel_hz();
+    let now = clock_gettime(ClockId::Monotonic);
+    initial_jiffies(hz) + now.tv_sec as u64 * u64::from(hz)
+}

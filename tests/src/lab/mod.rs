@@ -1,0 +1,20 @@
+//! Network namespaces, the cables between them, and the daemon under test.
+
+pub mod binary;
+pub mod config;
+pub mod daemon;
+pub mod decap;
+pub mod netns;
+pub mod process;
+pub mod sweep;
+pub mod topology;
+pub mod wait;
+pub mod xdp;
+
+pub use config::{Config, Service};
+pub use daemon::Daemon;
+pub use decap::Decap;
+pub use netns::Netns;
+pub use topology::{Backend, Lab, Place, VIP4, VIP6};
+pub use wait::{eventually, within};
+pub use xdp::Xdp;
