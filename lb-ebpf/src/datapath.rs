@@ -19,10 +19,10 @@ use crate::{
 #[inline(always)]
 pub fn handle(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
     let verdict = decide(frame, tables);
-    if let Some(counters) = tables.cpu_counters() {
-        if let Some(counter) = counters.verdicts.get(verdict.counter() as usize) {
-            counter.add(1);
-        }
+    if let Some(counters) = tables.cpu_counters()
+        && let Some(counter) = counters.verdicts.get(verdict.counter() as usize)
+    {
+        counter.add(1);
     }
     verdict
 }
@@ -31,9 +31,11 @@ pub fn handle(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
 fn decide(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
     let packet = match parse::parse(frame, tables) {
         Ok(packet) => packet,
+        // Maps that are being filled may say "VIP" already; nothing is dropped before they are whole.
+        Err(Exit::Drop(_)) if configured(tables).is_none() => return Verdict::Pass(Pass::NotConfigured),
         Err(exit) => return exit.into(),
     };
-    let Some(settings) = tables.settings().filter(|settings| settings.layout_version == LAYOUT_VERSION) else {
+    let Some(settings) = configured(tables) else {
         return Verdict::Pass(Pass::NotConfigured);
     };
     let now = settings.seconds(tables.jiffies());
@@ -45,11 +47,21 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
             Err(exit) => return exit.into(),
         },
     };
-    if let Some(counters) = tables.backend_counters(counter_index(id, settings, tables)) {
+    let arrived = frame.length() as u64;
+    let verdict = forward::forward(frame, &packet, fingerprint, backend);
+    if let Verdict::Forward { .. } = verdict
+        && let Some(counters) = tables.backend_counters(counter_index(id, settings, tables))
+    {
         counters.packets.add(1);
-        counters.bytes.add(frame.length() as u64);
+        counters.bytes.add(arrived);
     }
-    forward::forward(frame, &packet, fingerprint, backend)
+    verdict
+}
+
+/// The settings, once the daemon has written them.
+#[inline(always)]
+fn configured(tables: &impl Tables) -> Option<&Settings> {
+    tables.settings().filter(|settings| settings.layout_version == LAYOUT_VERSION)
 }
 
 /// The backend of a flow that is in the table and may stay there.

@@ -114,13 +114,12 @@ fn backend_at<'a, T: Tables>(
             warn_rarely(tables, Warning::Inconsistent, service.id, now);
             return Err(Drop::Inconsistent);
         };
-        if let Some(backend) = tables.backend(reference.id()) {
-            if backend.is_named_by(reference)
-                && backend.state == state::SERVING
-                && backend.service == service.id
-            {
-                return Ok((backend, reference));
-            }
+        if let Some(backend) = tables.backend(reference.id())
+            && backend.is_named_by(reference)
+            && backend.state == state::SERVING
+            && backend.service == service.id
+        {
+            return Ok((backend, reference));
         }
         count_event(tables, Event::SlotNotServing);
         slot += 1;

@@ -261,6 +261,7 @@ mod tests {
             mac_destination: [2, 0, 0, 0, 0, last],
             source: IpAddr::from([10, 0, 0, 1]),
             mtu: 1500,
+            gateway: false,
         };
         let backend = |last| DesiredBackend {
             weight: 1,

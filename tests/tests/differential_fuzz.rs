@@ -7,7 +7,7 @@ use std::{env, time::SystemTime};
 
 use lb_ebpf::testing::{
     case::hex,
-    engine::{Engine, HostEngine},
+    engine::{Action, Engine, HostEngine},
     random::{self, Rng, Traffic},
     world::World,
 };
@@ -117,6 +117,9 @@ fn slow(seed: u64, host: &mut HostEngine, kernel: &mut KernelEngine) {
         let found = kernel.run(&frame);
         let (here, there) = (host.state(), kernel.state());
         let mut differences = here.differences(&there);
+        if Action::of(verdict) != found.action {
+            differences.push("the frame goes elsewhere".to_owned());
+        }
         if bytes != found.bytes {
             differences.push(format!(
                 "library makes {}\nprogram makes {}",

@@ -136,10 +136,10 @@ impl Toolchain {
         Ok(target.join(TARGET).join("release").join(object))
     }
 
-    /// Clippy over the program as the BPF target sees it, warnings being errors.
-    pub fn clippy(&self, root: &Path) -> Result<(), String> {
+    /// Clippy over one of lb-ebpf's programs as the BPF target sees it, warnings being errors.
+    pub fn clippy(&self, root: &Path, object: &str) -> Result<(), String> {
         // Its own directory: clippy's metadata would otherwise push the build's out.
-        let mut cargo = self.cargo(root, "clippy", &root.join("target/bpf-clippy"), PRODUCT);
+        let mut cargo = self.cargo(root, "clippy", &root.join("target/bpf-clippy"), object);
         run(cargo
             .env("CARGO_ENCODED_RUSTFLAGS", self.rustflags().join("\x1f"))
             .args(["--", "-D", "warnings"]))
@@ -195,7 +195,7 @@ fn run(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!(
-            "building the XDP program failed ({status}); the compiler's words are above"
+            "compiling the XDP program failed ({status}); the compiler's words are above"
         )),
         Err(error) => Err(format!(
             "cannot start {}: {error}; {SETUP_FIRST}",

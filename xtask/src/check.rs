@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::{bpf_build::Toolchain, dependencies, run, setup, test};
+use crate::{
+    bpf_build::{self, Toolchain},
+    dependencies, run, setup, test,
+};
 
 pub fn run() -> Result<()> {
     setup::need_root("the tests make network namespaces and load programs into the kernel, which")?;
@@ -43,8 +46,10 @@ fn lint_host() -> Result<()> {
 
 fn lint_bpf() -> Result<()> {
     let root = run::root();
-    Toolchain::recorded(&root)
-        .and_then(|toolchain| toolchain.clippy(&root))
+    let toolchain = Toolchain::recorded(&root).map_err(|e| anyhow!(e))?;
+    [bpf_build::PRODUCT, bpf_build::BENCH]
+        .into_iter()
+        .try_for_each(|object| toolchain.clippy(&root, object))
         .map_err(|e| anyhow!(e))
 }
 

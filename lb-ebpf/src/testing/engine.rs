@@ -25,6 +25,20 @@ pub enum Action {
     Redirect,
 }
 
+impl Action {
+    /// What a verdict comes to for a frame that came in by [`INGRESS`].
+    pub fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Pass(_) => Self::Pass,
+            Verdict::Drop(_) => Self::Drop,
+            Verdict::Forward {
+                interface: INGRESS, ..
+            } => Self::Transmit,
+            Verdict::Forward { .. } => Self::Redirect,
+        }
+    }
+}
+
 /// What one run did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
@@ -203,15 +217,10 @@ impl Engine for HostEngine {
 
     fn run(&mut self, frame: &[u8]) -> Ran {
         let (verdict, bytes) = self.judge(frame);
-        let action = match verdict {
-            Verdict::Pass(_) => Action::Pass,
-            Verdict::Drop(_) => Action::Drop,
-            Verdict::Forward {
-                interface: INGRESS, ..
-            } => Action::Transmit,
-            Verdict::Forward { .. } => Action::Redirect,
-        };
-        Ran { action, bytes }
+        Ran {
+            action: Action::of(verdict),
+            bytes,
+        }
     }
 
     fn decap(&mut self, frame: &[u8]) -> Ran {

@@ -20,8 +20,8 @@ use crate::verdict::{Drop, Forward, Pass, Verdict};
 #[derive(Clone, Debug)]
 pub struct Expect {
     way: Way,
-    /// The backend whose packets and bytes count it.
-    counted: Option<u32>,
+    /// The backend that was chosen: a pick counts there, and what is forwarded to it.
+    chosen: Option<u32>,
     picked: bool,
     fresh: bool,
     events: BTreeMap<Event, u64>,
@@ -41,10 +41,10 @@ enum Way {
 }
 
 impl Expect {
-    fn new(way: Way, counted: Option<u32>) -> Self {
+    fn new(way: Way, chosen: Option<u32>) -> Self {
         Self {
             way,
-            counted,
+            chosen,
             picked: false,
             fresh: false,
             events: BTreeMap::new(),
@@ -180,11 +180,13 @@ impl Expect {
         }
         counted.picks[0] += u64::from(self.picked);
         counted.picks[1] += u64::from(self.fresh);
-        if let Some(id) = self.counted {
+        if let Some(id) = self.chosen {
             let backend = &mut counted.backends[id as usize];
             backend[0] += u64::from(self.picked);
-            backend[1] += 1;
-            backend[2] += frame.len() as u64;
+            if matches!(self.way, Way::Dsr(_) | Way::Ipip(..)) {
+                backend[1] += 1;
+                backend[2] += frame.len() as u64;
+            }
             backend[3] += u64::from(self.fresh);
         }
         counted

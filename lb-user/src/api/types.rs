@@ -363,3 +363,12 @@ pub struct Done {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
+
+/// How much a change had to write, in words.
+pub fn steps_written(steps: usize) -> String {
+    match steps {
+        0 => "nothing to write".to_owned(),
+        1 => "1 step written".to_owned(),
+        steps => format!("{steps} steps written"),
+    }
+}

@@ -81,6 +81,8 @@ fn check_backend(
             format!("the address is {what}"),
             remedy,
         ));
+    } else if address.to_canonical() == service.vip.to_canonical() {
+        problems.push(backend_is_vip(at("address"), &service.name));
     } else {
         check_family(service, backend, &at, problems);
     }
@@ -187,7 +189,9 @@ fn check_together(services: &[ServiceSpec], problems: &mut Vec<Problem>) {
     }
     for (index, service) in services.iter().enumerate() {
         for (place, backend) in service.backends.iter().enumerate() {
-            if let Some(name) = vips.get(&backend.address.to_canonical()) {
+            let address = backend.address.to_canonical();
+            // The service's own VIP was looked at with the service.
+            if let Some(name) = vips.get(&address).filter(|_| address != service.vip.to_canonical()) {
                 problems.push(backend_is_vip(
                     backend_place(index, service, place, "address"),
                     name,

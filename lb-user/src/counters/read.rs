@@ -331,6 +331,23 @@ impl FlowTableUse {
 }
 
 #[cfg(test)]
+impl Counters {
+    /// Counters in plain memory.
+    pub(crate) fn in_memory(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            settings: MappedArray::in_memory(1),
+            backends: MappedArray::in_memory(capacity.backends),
+            flows: MappedArray::in_memory(capacity.flow_buckets),
+            fresh: MappedArray::in_memory(capacity.fresh_words * (capacity.possible_cpus + 1)),
+            by_backend: MappedArray::in_memory(capacity.possible_cpus * capacity.backends),
+            by_cpu: MappedArray::in_memory(capacity.possible_cpus),
+            histograms: MappedArray::in_memory(capacity.possible_cpus),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use lb_common::backend;
 
@@ -346,24 +363,15 @@ mod tests {
             ..Settings::default()
         };
         settings.timeouts[..flow::state::COUNT].copy_from_slice(&[0, 30, 600, 10, 120]);
-        let counters = Counters {
-            capacity: Capacity {
-                services: 1,
-                backends: BACKENDS,
-                slots: 1,
-                possible_cpus: CPUS,
-                flow_buckets: BUCKETS,
-                fresh_words: 2,
-                hz: 250,
-            },
-            settings: MappedArray::in_memory(1),
-            backends: MappedArray::in_memory(BACKENDS),
-            flows: MappedArray::in_memory(BUCKETS),
-            fresh: MappedArray::in_memory(2 * (CPUS + 1)),
-            by_backend: MappedArray::in_memory(CPUS * BACKENDS),
-            by_cpu: MappedArray::in_memory(CPUS),
-            histograms: MappedArray::in_memory(CPUS),
-        };
+        let counters = Counters::in_memory(Capacity {
+            services: 1,
+            backends: BACKENDS,
+            slots: 1,
+            possible_cpus: CPUS,
+            flow_buckets: BUCKETS,
+            fresh_words: 2,
+            hz: 250,
+        });
         counters.settings.put(0, settings);
         counters
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{
         server::{Refusal, RefusalKind},
-        types::{ApplyFile, Change, Done, Problem},
+        types::{ApplyFile, Change, Done, Problem, steps_written},
     },
     config::{self, Config, ConfigError, validate},
     events::Kind,
@@ -274,7 +274,7 @@ impl Controller {
         self.note_outcome(&Ok(steps), "datapath");
         self.publish(Some(names));
         let kind = if proposal.trigger == Trigger::Reload { Kind::Config } else { Kind::Edit };
-        self.shared.events.record(kind, object(names), format!("{} ({steps} steps)", proposal.text));
+        self.shared.events.record(kind, object(names), format!("{} ({})", proposal.text, steps_written(steps)));
         let notes = self.unresolved_of(names);
         Done { revision: self.overlay.revision(), steps, text: proposal.text, notes }
     }

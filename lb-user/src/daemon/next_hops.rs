@@ -48,6 +48,8 @@ pub fn adopted<'a>(entries: impl Iterator<Item = &'a Backend>) -> NextHops {
             mac_destination: entry.mac_destination,
             source: address_from(&entry.outer_source, entry.family),
             mtu: entry.mtu,
+            // The entry does not say; it was right for its mode when it was written.
+            gateway: false,
         };
         (address_from(&entry.address, entry.family), hop)
     });
@@ -65,6 +67,7 @@ mod tests {
             mac_destination: [2; 6],
             source: IpAddr::from([10, 0, 0, 1]),
             mtu: 1500,
+            gateway: false,
         }
     }
 

@@ -86,7 +86,10 @@ fn service_problems(service: &ServiceView) -> Vec<Problem> {
         let reason = first.unresolved.as_deref().unwrap_or("unknown");
         problems.push(Problem {
             object,
-            problem: format!("{} backends have no next hop, {} first: {reason}", unresolved.len(), first.spec.address),
+            problem: match unresolved.len() {
+                1 => format!("backend {} has no next hop: {reason}", first.spec.address),
+                count => format!("{count} backends have no next hop; {}: {reason}", first.spec.address),
+            },
             next_step: look,
         });
     }

@@ -11,7 +11,7 @@ use super::{
     edits, next_hops,
 };
 use crate::{
-    api::types::Problem,
+    api::types::{Problem, steps_written},
     events::Kind,
     maps::Scope,
     metrics::Trigger,
@@ -57,7 +57,7 @@ impl Controller {
             && steps > 0
         {
             self.shared.recorder.drift_repaired();
-            let text = format!("the maps were not as they should be; put right with {steps} steps");
+            let text = format!("the maps were not as they should be; put right ({})", steps_written(steps));
             self.shared.events.record(Kind::Drift, "datapath", text);
             self.publish(None);
         }

@@ -193,6 +193,9 @@ impl<'a> Sources<'a> {
     fn why_unresolved(&self, address: IpAddr) -> String {
         match self.resolutions.get(&address) {
             Some(Resolution::Unresolved { reason, .. }) => reason.clone(),
+            Some(Resolution::Resolved(hop)) if hop.gateway => {
+                "is behind a router, and dsr only reaches hosts in this host's own segments; use mode = \"ipip\"".to_owned()
+            }
             Some(Resolution::Resolved(_)) => "its next hop does not fit the backend's mode or family".to_owned(),
             None => "still being resolved".to_owned(),
         }

@@ -161,6 +161,9 @@ impl Question<'_> {
     }
 
     fn service(&self, key: &ServiceKey, found: bool, vip: IpAddr) -> String {
+        if *key == ServiceKey::vip_mark(key.address, key.family) {
+            return if found { format!("{vip} is a VIP") } else { format!("{vip} is no VIP after all") };
+        }
         if !found {
             return format!("no service {}", key_text(key));
         }

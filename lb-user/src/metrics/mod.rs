@@ -5,6 +5,8 @@ mod families;
 mod process;
 mod recorder;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub use collector::Collector;
 pub use recorder::{Recorder, RotationCause, Trigger};

@@ -84,6 +84,7 @@ pub fn resolve(
             mac_destination: mac,
             source,
             mtu: mtu(way, interface),
+            gateway: way.gateway.is_some(),
         }),
         Some(Neighbour::Failed) => Resolution::Unresolved {
             reason: format!("neighbour {} on {name} failed: no answer", neighbour.1),

@@ -33,7 +33,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// How often missing and failed neighbours are asked for.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// XDP traffic does not refresh the kernel's neighbour table: known neighbours are confirmed this often.
-const CONFIRM_EVERY: Duration = Duration::from_secs(10);
+const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 /// Everything is read again this often, in case a notification was lost.
 const READ_EVERY: Duration = Duration::from_secs(60);
 /// Route questions in flight at once.

@@ -5,7 +5,7 @@
 //! and claims until it owns its exact share (largest remainder), so that weights are met within one slot. A turn's
 //! time depends on the backend's own weight only, so that a change of one backend moves few slots of others.
 //!
-//! A permutation comes from SipHash-1-3 of the address's 4 or 16 bytes under [`OFFSET_KEY`] and [`SKIP_KEY`]. Two
+//! A permutation comes from SipHash-1-3 of the address's 4 or 16 bytes under `OFFSET_KEY` and `SKIP_KEY`. Two
 //! nodes agree on a flow only if they agree on these, so they never change.
 
 use std::{
@@ -67,11 +67,11 @@ pub enum SlotTableError {
     Backends { backends: usize },
 }
 
-/// The size of a service's table: `slots` rounded up to a prime, or by default the next prime that gives 100 slots
-/// a backend and at least [`MIN_SLOTS`].
+/// The size of a service's table: `slots` rounded up to a prime, or by default the next prime that gives 100 slots to
+/// each of `backends` rounded up to a power of two, and at least [`MIN_SLOTS`].
 ///
-/// `backends` counts every backend the service has, whether it may take flows now or not: a drain must not move
-/// the others' slots by changing the size. Fix `slots` to have the same of scaling.
+/// Another size moves nearly every slot, so it should change rarely: hence the power of two, and hence `backends`
+/// counts every backend the service has, whether it may take flows now or not. Fix `slots` to never change it.
 pub fn size_for(backends: usize, slots: Option<u32>) -> Result<u32, SlotTableError> {
     if let Some(wanted) = slots {
         return match wanted {
@@ -79,13 +79,12 @@ pub fn size_for(backends: usize, slots: Option<u32>) -> Result<u32, SlotTableErr
             _ => Err(SlotTableError::Size { wanted }),
         };
     }
-    let wanted = (backends as u64)
-        .saturating_mul(SLOTS_PER_BACKEND)
-        .max(u64::from(MIN_SLOTS));
-    match u32::try_from(wanted) {
-        Ok(wanted) if wanted <= MAX_SLOTS => Ok(next_prime(wanted)),
-        _ => Err(SlotTableError::Backends { backends }),
+    let largest = u64::from(MAX_SLOTS);
+    if (backends as u64).saturating_mul(SLOTS_PER_BACKEND) > largest {
+        return Err(SlotTableError::Backends { backends });
     }
+    let wanted = backends.next_power_of_two() as u64 * SLOTS_PER_BACKEND;
+    Ok(next_prime(wanted.clamp(u64::from(MIN_SLOTS), largest) as u32))
 }
 
 /// Refuses weights of which one has less than a whole slot as its share.
@@ -344,10 +343,11 @@ mod tests {
     #[test]
     fn sizes() {
         assert_eq!(size_for(0, None), Ok(1021));
-        assert_eq!(size_for(10, None), Ok(1021));
-        assert_eq!(size_for(11, None), Ok(1103));
-        assert_eq!(size_for(1000, None), Ok(100_003));
-        assert_eq!(size_for(10_000, None), Ok(1_000_003));
+        assert_eq!(size_for(8, None), Ok(1021));
+        assert_eq!(size_for(9, None), Ok(1601));
+        assert_eq!(size_for(16, None), Ok(1601));
+        assert_eq!(size_for(1000, None), Ok(102_407));
+        assert_eq!(size_for(10_000, None), Ok(1_638_431));
         assert_eq!(size_for(167_772, None), Ok(16_777_213));
         assert_eq!(
             size_for(167_773, None),

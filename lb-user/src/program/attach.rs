@@ -99,6 +99,9 @@ impl Datapath {
         for link in links.into_values() {
             link.remove()?;
         }
+        if let Some(used) = self.unused.take() {
+            used.keep();
+        }
         self.attached.clone_from(&attached);
         Ok(attached)
     }

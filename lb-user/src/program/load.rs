@@ -12,10 +12,10 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{
     AttachedInterface, MissingPrivilege, PROGRAM, PinError, ProgramIdentity, WantedCapacity, capacity,
-    links::remove_pin,
     object,
     pins::{Lock, Pins},
     privileges::check_privileges,
+    remove::remove_all,
 };
 use crate::maps::{MapError, PinnedMaps};
 
@@ -45,11 +45,14 @@ pub enum LoadError {
     Log { source: io::Error },
 }
 
-/// The loaded program. Dropping it leaves program, links and maps pinned, and traffic flowing.
+/// The loaded program. Dropping it leaves program, links and maps pinned, and traffic flowing; only new maps
+/// that were never attached go with it.
 pub struct Datapath {
     pub(super) ebpf: Ebpf,
     pub(super) pins: Pins,
     pub(super) attached: Vec<AttachedInterface>,
+    /// Until the first attachment.
+    pub(super) unused: Option<UnusedMaps>,
     pub(super) lock: Lock,
     adopted: bool,
     notes: Vec<String>,
@@ -63,21 +66,14 @@ impl Datapath {
         pins.create()?;
         let lock = pins.lock()?;
         let plan = capacity::plan(&options.capacity, pins.directory())?;
-        let loaded =
-            load_object(&pins, &plan).and_then(|ebpf| Ok((ebpf, PinnedMaps::open(pins.directory())?)));
-        let (ebpf, maps) = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                if !plan.adopted {
-                    remove_maps(&pins);
-                }
-                return Err(error);
-            }
-        };
+        let unused = (!plan.adopted).then(|| UnusedMaps(Some(pins.clone())));
+        let ebpf = load_object(&pins, &plan)?;
+        let maps = PinnedMaps::open(pins.directory())?;
         let datapath = Self {
             ebpf,
             pins,
             attached: Vec::new(),
+            unused,
             lock,
             adopted: plan.adopted,
             notes: plan.notes,
@@ -145,11 +141,20 @@ pub(crate) fn raise_memory_lock() {
     let _ = setrlimit(Resource::Memlock, unlimited);
 }
 
-/// Takes back the pins of a first load that failed.
-fn remove_maps(pins: &Pins) {
-    for map in map_names::ALL {
-        if let Err(error) = remove_pin(&pins.map(map.name)) {
-            tracing::warn!(%error, "cannot take back a map");
+/// New maps that no traffic has met: their pins go when loading or the first attachment fails.
+pub(super) struct UnusedMaps(Option<Pins>);
+
+impl UnusedMaps {
+    /// Traffic meets them now.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnusedMaps {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.take().map(|pins| remove_all(&pins)) {
+            tracing::warn!(%error, "cannot take back the new maps");
         }
     }
 }

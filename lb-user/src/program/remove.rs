@@ -30,8 +30,17 @@ pub enum DetachError {
 impl Datapath {
     /// Takes everything away that this datapath pinned.
     pub fn detach(self) -> Result<Detached, DetachError> {
-        let Self { ebpf, pins, lock, .. } = self;
+        let Self {
+            ebpf,
+            pins,
+            lock,
+            unused,
+            ..
+        } = self;
         drop(ebpf);
+        if let Some(unused) = unused {
+            unused.keep();
+        }
         let detached = remove_all(&pins);
         drop(lock);
         detached
@@ -51,7 +60,7 @@ pub fn detach(pin_directory: &Path) -> Result<Detached, DetachError> {
 }
 
 /// Links first: traffic must not meet a program whose maps are going.
-fn remove_all(pins: &Pins) -> Result<Detached, DetachError> {
+pub(super) fn remove_all(pins: &Pins) -> Result<Detached, DetachError> {
     let interfaces = pins.linked_interfaces()?;
     let (mut programs, mut indices) = (BTreeSet::new(), BTreeSet::new());
     for name in &interfaces {

@@ -81,6 +81,8 @@ pub struct NextHop {
     pub source: IpAddr,
     /// Largest IP packet, octets.
     pub mtu: u16,
+    /// A router stands in between. It would route a `dsr` packet by its destination, the VIP: back to here.
+    pub gateway: bool,
 }
 
 /// What the operator and the sources want of a backend.
@@ -138,6 +140,13 @@ pub enum Affinity {
 pub enum Protocol {
     Tcp,
     Udp,
+}
+
+impl NextHop {
+    /// Whether frames of that mode reach the backend this way.
+    pub fn fits(&self, mode: Mode) -> bool {
+        mode == Mode::Ipip || !self.gateway
+    }
 }
 
 impl BackendState {
@@ -242,12 +251,13 @@ pub fn desired_service(service: &EffectiveService, next_hops: &BTreeMap<IpAddr, 
     let spec = &service.spec;
     let backends = spec.backends.iter().map(|backend| {
         let address = backend.address.to_canonical();
+        let mode = backend.mode.unwrap_or(spec.mode);
         let desired = DesiredBackend {
             weight: backend.weight,
-            mode: backend.mode.unwrap_or(spec.mode),
+            mode,
             state: backend.state,
             udp_idle: u16::try_from(spec.udp_idle.get()).unwrap_or(u16::MAX),
-            next_hop: next_hops.get(&address).copied(),
+            next_hop: next_hops.get(&address).filter(|hop| hop.fits(mode)).copied(),
             sources: service.sources.get(&address).cloned().unwrap_or_default(),
         };
         (address, desired)

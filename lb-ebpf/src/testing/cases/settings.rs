@@ -21,6 +21,18 @@ pub fn cases(world: &World) -> Vec<Case> {
             .with(|world| world.settings = Settings::default())
             .sends(&WEB.packet().syn(), unset())
             .sends(&DNS6.packet(), unset()),
+        Case::new(
+            "without settings nothing is dropped either: what is wrong passes, too",
+            world,
+        )
+        .with(|world| world.settings = Settings::default())
+        .sends(&WEB.packet().raw_length(9999), unset())
+        .sends(&DNS6.packet().raw_udp_length(0), unset())
+        .sends(&WEB.packet().fragment(0, true), unset())
+        .sends(
+            &(0..9).fold(DNS6.packet(), |packet, _| packet.hop_by_hop()),
+            unset(),
+        ),
         Case::new("settings of another version are no settings", world)
             .with(|world| world.settings.layout_version += 1)
             .sends(&WEB.packet().syn(), unset()),

@@ -81,13 +81,19 @@ impl Traffic {
         let v6 = service.vip.contains(':');
         let client = if v6 { "2001:db8:c::" } else { "192.0.2." };
         let client = format!("{client}{}", 1 + rng.below(self.clients));
-        let mut packet = service.packet().from(&client, 40_000 + rng.below(self.ports) as u16);
+        let mut packet = service
+            .packet()
+            .from(&client, 40_000 + rng.below(self.ports) as u16);
         if service.protocol == protocol::TCP {
             packet = tcp(rng, packet);
         } else if rng.once_in(20) {
             packet = packet.raw_udp_length(rng.below(40) as u16);
         }
-        let payload = if rng.once_in(20) { 1300 + rng.below(300) } else { rng.below(40) };
+        let payload = if rng.once_in(20) {
+            1300 + rng.below(300)
+        } else {
+            rng.below(40)
+        };
         packet = packet.payload(&rng.bytes(payload));
         packet = aim(rng, packet, service, v6);
         packet = network(rng, packet, v6);
@@ -96,7 +102,9 @@ impl Traffic {
 }
 
 fn tcp(rng: &mut Rng, mut packet: Packet) -> Packet {
-    packet = packet.flags(rng.pick(&[0x02, 0x02, 0x10, 0x10, 0x18, 0x11, 0x04, 0x14, 0x12, 0x03, 0, 0xff]));
+    packet = packet.flags(rng.pick(&[
+        0x02, 0x02, 0x10, 0x10, 0x18, 0x11, 0x04, 0x14, 0x12, 0x03, 0, 0xff,
+    ]));
     if rng.once_in(20) {
         packet = packet.raw_data_offset(rng.below(16) as u8);
     }
@@ -111,7 +119,9 @@ fn tcp(rng: &mut Rng, mut packet: Packet) -> Packet {
 fn neighbour(rng: &mut Rng) -> Packet {
     let to = rng.pick(&["ff02::1", FOREIGN6, FILTER_MISTAKE6, WEB6.vip]);
     let kind = rng.pick(&[128, 129, 130, 133, 135, 136, 137, 138, 143, 1, 2]);
-    Packet::ip_v6(protocol::ICMPV6).to(to, 0).payload(&[kind, 0, 0, 0, 0, 0, 0, 0])
+    Packet::ip_v6(protocol::ICMPV6)
+        .to(to, 0)
+        .payload(&[kind, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// Now and then another port or another address.

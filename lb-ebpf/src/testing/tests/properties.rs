@@ -88,45 +88,16 @@ fn random_frames_reach_every_stage() {
                 .or_insert(0) += 1;
         }
     }
-    // A test run always leaves room for headers, and no random frame has too many by chance alone.
+    // A frame in a buffer always has room in front.
     let missing: Vec<_> = Verdict::all()
         .map(Verdict::names)
         .filter(|names| !seen.contains_key(names))
         .collect();
-    assert!(
-        missing
-            .iter()
-            .all(|(_, reason)| ["no_headroom", "neighbour_discovery"].contains(reason)),
-        "{missing:?}"
-    );
+    assert_eq!(missing, [("drop", "no_headroom")]);
     let forwarded: i32 = seen
         .iter()
         .filter(|((verdict, _), _)| *verdict == "forward")
         .map(|(_, count)| count)
         .sum();
     assert!(forwarded > 600, "{seen:?}");
-}
-
-#[test]
-fn zz_coverage() {
-    use lb_common::counters::Event;
-    let mut totals = std::collections::BTreeMap::new();
-    for seed in 0..300 {
-        let mut rng = Rng::new(seed); let traffic;
-        let mut world = { traffic = Traffic::new(&mut rng); random::world(&mut rng, 0, &traffic) };
-        let mut engine = HostEngine::new(0);
-        engine.reset(&world);
-        for _ in 0..200 {
-            if rng.once_in(20) {
-                random::disturb(&mut rng, &mut world);
-                engine.configure(&world);
-                continue;
-            }
-            engine.run(&traffic.frame(&mut rng));
-        }
-        let state = engine.state();
-        for v in Verdict::all() { *totals.entry(format!("{:?}", v.names())).or_insert(0) += state.verdict(v); }
-        for e in Event::ALL { *totals.entry(format!("event {}", e.name())).or_insert(0) += state.event(e); }
-    }
-    panic!("{totals:#?}");
 }

@@ -39,13 +39,20 @@ impl World {
                 address(&backend.address, backend.family)
             );
         }
-        let mut start = 0;
-        for run in self.slots.chunk_by(|one, two| one == two) {
-            if run[0] != BackendRef::UNSET {
-                let _ = writeln!(text, "slots {start}..{}: {:?}", start + run.len(), run[0]);
+        for (row, slots) in self.slots.chunks(64).enumerate() {
+            if slots.iter().any(|slot| *slot != BackendRef::UNSET) {
+                let _ = writeln!(text, "slots from {}: {}", row * 64, in_runs(slots));
             }
-            start += run.len();
         }
         text
     }
+}
+
+/// References in order, repeated ones once with their count.
+fn in_runs(slots: &[BackendRef]) -> String {
+    let runs = slots.chunk_by(|one, two| one == two).map(|run| match run {
+        [one] => format!("{one:?}"),
+        many => format!("{:?}×{}", many[0], many.len()),
+    });
+    runs.collect::<Vec<_>>().join(" ")
 }

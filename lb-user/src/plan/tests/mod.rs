@@ -49,6 +49,7 @@ fn serving(weight: u32) -> DesiredBackend {
             mac_destination: [2, 0, 0, 0, 0, 9],
             source: address("10.0.0.1"),
             mtu: 1500,
+            gateway: false,
         }),
         sources: ["static".to_owned()].into(),
     }

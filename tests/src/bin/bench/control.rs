@@ -135,6 +135,7 @@ fn desired(services: u32, backends: u32) -> Desired {
         mac_destination: [2, 0, 0, 0, 0, 2],
         source: IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)),
         mtu: 1500,
+        gateway: false,
     };
     let backend = || DesiredBackend {
         weight: 1,

@@ -68,8 +68,7 @@ pub fn table(rows: &[Row]) {
             bar(share, row.expected)
         );
     }
-    println!("   {:>62}│ expected", "");
-    println!();
+    println!("   │ is where the expectation ends\n");
 }
 
 /// The share as a bar, with a mark where it is expected to end.

@@ -1,0 +1,161 @@
+//! The exposition as Prometheus reads it, from counters in plain memory.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
+
+use lb_common::{ids::BackendRef, service::Service};
+
+use super::Metrics;
+use crate::{
+    config::{Port, Seconds, spec::BackendSpec, spec::ServiceSpec},
+    counters::Counters,
+    daemon::{
+        shared::Shared,
+        view::{BackendView, SeedView, ServiceView, View},
+    },
+    events::Kind,
+    state::{
+        desired::{Affinity, Mode, Protocol, Selection},
+        observed::Capacity,
+    },
+};
+
+const CPUS: u32 = 2;
+
+fn counters(backends: u32) -> Counters {
+    Counters::in_memory(Capacity {
+        services: 4,
+        backends: backends + 1,
+        slots: 1021,
+        possible_cpus: CPUS,
+        flow_buckets: 4,
+        fresh_words: 2,
+        hz: 250,
+    })
+}
+
+/// One service; its backends have the ids 1.. in the order of their addresses.
+fn view(backends: u32) -> View {
+    let spec = ServiceSpec {
+        name: "web".into(),
+        vip: IpAddr::from([192, 0, 2, 10]),
+        port: Port::All,
+        protocol: Protocol::Tcp,
+        mode: Mode::Dsr,
+        selection: Selection::PerCpu,
+        affinity: Affinity::None,
+        udp_idle: Seconds(120),
+        slots: None,
+        backends: Vec::new(),
+    };
+    let backend = |id: u32| {
+        let address = IpAddr::from((0x0a00_0000 + id).to_be_bytes());
+        let view = BackendView {
+            spec: BackendSpec::new(address),
+            mode: Mode::Dsr,
+            sources: Default::default(),
+            reference: Some(BackendRef::new(id, 1)),
+            next_hop: None,
+            unresolved: Some("no route".into()),
+            expected_share: 1.0 / f64::from(backends),
+            flows_before: 0,
+        };
+        (address, view)
+    };
+    let service = ServiceView {
+        key: spec.key(),
+        spec,
+        from_file: true,
+        entry: Some(Service { id: 1, slots_count: 1021, table_generation: 3, ..Service::default() }),
+        backends: (1..=backends).map(backend).collect(),
+    };
+    let seed = SeedView { generation: 4, since: Instant::now(), next: None };
+    View {
+        services: BTreeMap::from([("web".to_owned(), Arc::new(service))]),
+        seeds: vec![seed; CPUS as usize + 1],
+        ..View::default()
+    }
+}
+
+fn shared(backends: u32) -> Arc<Shared> {
+    Arc::new(Shared::new("evenkeel.toml".into(), "/sys/fs/bpf/evenkeel".into(), counters(backends), view(backends)))
+}
+
+fn scrape(shared: &Arc<Shared>, max_series: usize) -> String {
+    let metrics = Metrics::new(Arc::clone(shared), max_series).unwrap();
+    String::from_utf8(metrics.scrape().unwrap()).unwrap()
+}
+
+fn lines<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.starts_with(start)).collect()
+}
+
+#[test]
+fn the_exposition_is_true_to_the_counters() {
+    let shared = shared(2);
+    for (cpu, flows) in [(0, 7), (1, 5)] {
+        let counted = &shared.counters.by_backend.as_slice()[cpu * 3 + 2];
+        counted.flows.store(flows);
+        counted.packets.store(100);
+        shared.counters.by_cpu.as_slice()[cpu].verdicts[48].store(50);
+    }
+    shared.events.record(Kind::Edit, "web", "changed");
+    let text = scrape(&shared, 1000);
+    let unstable = ["process_", "evenkeel_seed_age_seconds", "evenkeel_build_info"];
+    let shown: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !unstable.iter().any(|name| line.starts_with(name)))
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"));
+}
+
+#[test]
+fn every_family_has_help_and_type() {
+    let text = scrape(&shared(2), 1000);
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        for comment in ["HELP", "TYPE"] {
+            let head = format!("# {comment} {family} ");
+            assert!(text.lines().any(|line| line.starts_with(&head)), "{head}");
+        }
+    }
+}
+
+#[test]
+fn too_many_backends_are_summed_up_by_service() {
+    let shared = shared(10);
+    for id in 1..=10 {
+        shared.counters.by_backend.as_slice()[id].bytes.store(id as u64);
+    }
+    let text = scrape(&shared, 69);
+    assert_eq!(lines(&text, "evenkeel_backend_bytes_total{"), [
+        "evenkeel_backend_bytes_total{service=\"web\",backend=\"\"} 55"
+    ]);
+    assert!(lines(&text, "evenkeel_backend_expected_share{").is_empty());
+    assert_eq!(lines(&text, "evenkeel_metrics_folded_backends"), ["evenkeel_metrics_folded_backends 10"]);
+    let text = scrape(&shared, 70);
+    assert_eq!(lines(&text, "evenkeel_backend_bytes_total{").len(), 10);
+    assert_eq!(lines(&text, "evenkeel_metrics_folded_backends"), ["evenkeel_metrics_folded_backends 0"]);
+}
+
+#[test]
+fn readiness_is_a_metric() {
+    let shared = shared(1);
+    assert_eq!(lines(&scrape(&shared, 100), "evenkeel_ready "), ["evenkeel_ready 1"]);
+    shared.publish(View { not_ready: vec!["starting".into()], ..view(1) });
+    assert_eq!(lines(&scrape(&shared, 100), "evenkeel_ready "), ["evenkeel_ready 0"]);
+}
+
+/// Prints what a scrape of 10,000 backends takes; the promise (under 50 ms) holds for release builds.
+#[test]
+fn a_large_scrape_is_bounded() {
+    let shared = shared(10_000);
+    let metrics = Metrics::new(Arc::clone(&shared), 100_000).unwrap();
+    let start = Instant::now();
+    let text = metrics.scrape().unwrap();
+    let took = start.elapsed();
+    println!("10,000 backends: {} octets in {took:?}", text.len());
+    assert!(text.len() > 1_000_000);
+    let limit = if cfg!(debug_assertions) { 2000 } else { 50 };
+    assert!(took.as_millis() < limit, "{took:?}");
+}
