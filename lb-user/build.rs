@@ -24,12 +24,23 @@ fn main() -> ExitCode {
 }
 
 fn embed() -> Result<(), String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("lb-user has no workspace around it")?;
-    let watched = ["lb-ebpf/src", "lb-ebpf/Cargo.toml", "lb-common/src", "lb-common/Cargo.toml", "Cargo.lock"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .ok_or("lb-user has no workspace around it")?;
+    let watched = [
+        "lb-ebpf/src",
+        "lb-ebpf/Cargo.toml",
+        "lb-common/src",
+        "lb-common/Cargo.toml",
+        "Cargo.lock",
+    ];
     for path in watched {
         println!("cargo::rerun-if-changed={}", root.join(path).display());
     }
-    println!("cargo::rerun-if-changed={}", bpf_build::Toolchain::record(root).display());
+    println!(
+        "cargo::rerun-if-changed={}",
+        bpf_build::Toolchain::record(root).display()
+    );
     println!("cargo::rerun-if-env-changed={}", bpf_build::TOOLCHAIN_VARIABLE);
 
     let object = bpf_build::Toolchain::recorded(root)?.build(root, bpf_build::PRODUCT)?;

@@ -53,9 +53,7 @@ pub mod state {
 impl FlowValue {
     #[inline(always)]
     pub const fn pack(self) -> u64 {
-        self.backend.bits() as u64
-            | ((self.state & 0xf) as u64) << 28
-            | (self.last_seen as u64) << 32
+        self.backend.bits() as u64 | ((self.state & 0xf) as u64) << 28 | (self.last_seen as u64) << 32
     }
 
     #[inline(always)]

@@ -206,7 +206,10 @@ mod tests {
             u32::from_le_bytes([0x9c, 0x40, 0x01, 0xbb]),
             6,
         );
-        let key = Key { k0: 0x0706_0504_0302_0100, k1: 0x0f0e_0d0c_0b0a_0908 };
+        let key = Key {
+            k0: 0x0706_0504_0302_0100,
+            k1: 0x0f0e_0d0c_0b0a_0908,
+        };
         let bytes = [192, 0, 2, 1, 198, 51, 100, 7, 0x9c, 0x40, 0x01, 0xbb, 6];
         assert_eq!(tuple.hash(key), independent(key, &bytes));
     }

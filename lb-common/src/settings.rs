@@ -75,7 +75,10 @@ mod tests {
             for seconds in [0u64, 1, 299, 300, 301, 86_400, 30 * 86_400] {
                 let jiffies = initial_jiffies(hz) + seconds * u64::from(hz) + u64::from(hz) / 2;
                 let shown = u64::from(settings.seconds(jiffies));
-                assert!(shown.abs_diff(seconds) <= 1 + seconds / 50_000, "{hz} {seconds} {shown}");
+                assert!(
+                    shown.abs_diff(seconds) <= 1 + seconds / 50_000,
+                    "{hz} {seconds} {shown}"
+                );
             }
         }
     }

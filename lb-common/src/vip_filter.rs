@@ -22,9 +22,7 @@ pub const fn bit_v6(address: [u64; 2]) -> u32 {
 
 /// The bit of an address as [`crate::service::ServiceKey`] holds it.
 pub fn bit_of(address: &[u8; 16], family: u8) -> u32 {
-    let word = |at: usize| {
-        u64::from_le_bytes(core::array::from_fn(|byte| address[at + byte]))
-    };
+    let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| address[at + byte]));
     if family == 6 {
         bit_v6([word(0), word(8)])
     } else {

@@ -19,9 +19,8 @@ mod programs {
         frame::Frame,
         opaque::opaque,
         parse::{self, Packet},
-        pick,
-        service,
-        tables::Tables,
+        pick, service,
+        tables::{Tables, Tally},
         verdict::{Exit, Pass, Verdict},
     };
 
@@ -65,7 +64,7 @@ mod programs {
             return xdp_action::XDP_ABORTED;
         }
         // SAFETY: the target is an XDP program; a missing one falls through.
-        let _ = unsafe { BENCH_TARGET.tail_call(&context, 0) };
+        unsafe { BENCH_TARGET.tail_call(&context, 0) };
         xdp_action::XDP_ABORTED
     }
 
@@ -110,12 +109,11 @@ mod programs {
     pub fn bench_lru(context: XdpContext) -> u32 {
         let mut frame = XdpFrame::new(&context);
         let tables = KernelTables::new(&context);
-        let verdict = handle(&mut frame, &tables);
-        if let Some(counters) = tables.cpu_counters() {
-            if let Some(counter) = counters.verdicts.get(verdict.counter() as usize) {
-                counter.add(1);
-            }
-        }
+        let Some(tally) = Tally::of(&tables) else {
+            return xdp_action::XDP_PASS;
+        };
+        let verdict = handle(&mut frame, &tables, tally);
+        tally.verdict(verdict);
         match verdict {
             Verdict::Pass(_) => xdp_action::XDP_PASS,
             Verdict::Drop(_) => xdp_action::XDP_DROP,
@@ -126,7 +124,7 @@ mod programs {
     }
 
     #[inline(always)]
-    fn handle(frame: &mut XdpFrame<'_>, tables: &KernelTables<'_>) -> Verdict {
+    fn handle(frame: &mut XdpFrame<'_>, tables: &KernelTables<'_>, tally: Tally<'_>) -> Verdict {
         let packet = match parse::parse(frame, tables) {
             Ok(packet) => packet,
             Err(exit) => return exit.into(),
@@ -135,7 +133,7 @@ mod programs {
             return Verdict::Pass(Pass::NotConfigured);
         };
         let now = settings.seconds(tables.jiffies());
-        match backend_of(&packet, settings, now, tables) {
+        match backend_of(&packet, settings, now, tables, tally) {
             Ok((backend, id)) => {
                 let index = pick::counter_index(id, settings, tables);
                 if let Some(counters) = tables.backend_counters(index) {
@@ -154,6 +152,7 @@ mod programs {
         settings: &Settings,
         now: u32,
         tables: &'a KernelTables<'_>,
+        tally: Tally<'_>,
     ) -> Result<(&'a Backend, u32), Exit> {
         let service = service::find(packet, tables).ok_or(Exit::Pass(Pass::NoService))?;
         let key = LruKey {
@@ -161,10 +160,10 @@ mod programs {
             ports: packet.tuple.ports,
             protocol: packet.tuple.protocol as u32,
         };
-        if let Some(entry) = BENCH_LRU.get_ptr_mut(&key) {
+        if let Some(entry) = BENCH_LRU.get_ptr_mut(key) {
             // SAFETY: the entry is in the map; a racing writer would do no harm here.
             let value = FlowValue::unpack(unsafe { *entry });
-            if let Some(backend) = flow::keeps(&value, packet, settings, now, tables) {
+            if let Some(backend) = flow::keeps(&value, packet, settings, now, tables, tally) {
                 let after = FlowValue {
                     state: flow::next_state(value.state, packet),
                     last_seen: now,
@@ -178,13 +177,14 @@ mod programs {
             }
         }
         let fingerprint = packet.tuple.fingerprint(pick::table_key(settings));
-        let picked = pick::pick(packet, fingerprint, service, settings, now, tables).map_err(Exit::Drop)?;
+        let picked =
+            pick::pick(packet, fingerprint, service, settings, now, tables, tally).map_err(Exit::Drop)?;
         let value = FlowValue {
             backend: picked.reference,
             state: flow::next_state(0, packet),
             last_seen: now,
         };
-        let _ = BENCH_LRU.insert(&key, value.pack(), 0);
+        let _ = BENCH_LRU.insert(key, value.pack(), 0);
         Ok((picked.backend, picked.reference.id()))
     }
 

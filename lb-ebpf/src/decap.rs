@@ -5,7 +5,8 @@ use lb_common::pod::Pod;
 use crate::{
     frame::Frame,
     headers::{
-        ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, VLAN_LENGTH, VlanTag, ethertype, fragment, protocol,
+        ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, VLAN_LENGTH, VlanTag, ethertype, fragment,
+        protocol,
     },
 };
 

@@ -22,10 +22,10 @@ use lb_common::{
 use crate::{
     opaque::{is_less, is_zero, opaque, select},
     parse::Packet,
-    tables::{Tables, count_event},
+    tables::{Tables, Tally},
 };
 
-/// Looks the fingerprint up in both its buckets.
+/// Looks the fingerprint up; the second bucket is touched only when the first does not have it.
 #[inline(always)]
 pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) -> Option<&'a FlowEntry> {
     let (first, second) = candidate_buckets(fingerprint);
@@ -37,7 +37,10 @@ pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) 
 
 #[inline(always)]
 fn search(bucket: &FlowBucket, fingerprint: u64) -> Option<&FlowEntry> {
-    bucket.entries.iter().find(|entry| entry.fingerprint.load() == fingerprint)
+    bucket
+        .entries
+        .iter()
+        .find(|entry| entry.fingerprint.load() == fingerprint)
 }
 
 /// The state a packet's flow has after this packet, from the state before ([`state::UNSET`] for a new flow).
@@ -48,7 +51,11 @@ pub fn next_state(before: u8, packet: &Packet) -> u8 {
     } else if packet.is_closing() || before == state::CLOSING {
         state::CLOSING
     } else if packet.is_opening() {
-        if before == state::ESTABLISHED { state::ESTABLISHED } else { state::NEW }
+        if before == state::ESTABLISHED {
+            state::ESTABLISHED
+        } else {
+            state::NEW
+        }
     } else {
         state::ESTABLISHED
     }
@@ -72,10 +79,11 @@ pub fn keeps<'a, T: Tables>(
     settings: &Settings,
     now: u32,
     tables: &'a T,
+    tally: Tally<'_>,
 ) -> Option<&'a Backend> {
     let backend = tables.backend(value.backend.id())?;
     if !backend.is_named_by(value.backend) || !backend.keeps_flows() {
-        count_event(tables, Event::FlowRepicked);
+        tally.event(Event::FlowRepicked);
         return None;
     }
     let timeout = match value.state {
@@ -85,7 +93,9 @@ pub fn keeps<'a, T: Tables>(
     if age(value, now) > timeout {
         return None;
     }
-    if packet.is_opening() && (value.state == state::CLOSING || backend.state != lb_common::backend::state::SERVING) {
+    if packet.is_opening()
+        && (value.state == state::CLOSING || backend.state != lb_common::backend::state::SERVING)
+    {
         return None;
     }
     Some(backend)
@@ -113,7 +123,7 @@ pub fn forget(entry: &FlowEntry) {
 /// Puts a picked flow into the emptier of its two buckets, or over an entry that has to give way.
 ///
 /// A new flow (SYN) or a datagram flow never displaces an established one, so a flood of either cannot: the flow is
-/// then not stored, and its next packet picks the same slot again.
+/// then not stored, and its next packet picks the same slot again. Returns what happened.
 #[inline(always)]
 pub fn store(
     fingerprint: u64,
@@ -122,12 +132,13 @@ pub fn store(
     settings: &Settings,
     now: u32,
     tables: &impl Tables,
-) {
+) -> Event {
+    // Looked up again: pointers kept through the pick would double the states that the verifier walks there.
     let (first, second) = candidate_buckets(fingerprint);
     let first = tables.flow_bucket(first & settings.flow_mask);
     let second = tables.flow_bucket(second & settings.flow_mask);
     let (Some(first), Some(second)) = (first, second) else {
-        return count_event(tables, Event::MapInconsistent);
+        return Event::MapInconsistent;
     };
     let value = FlowValue {
         backend,
@@ -135,14 +146,13 @@ pub fn store(
         last_seen: now,
     };
     let (free_first, free_second) = (free_entries(first), free_entries(second));
-    let event = if free_first + free_second > 0 {
+    if free_first + free_second > 0 {
         let bucket = if free_first >= free_second { first } else { second };
         put(&bucket.entries[first_free(bucket)], fingerprint, value);
         Event::FlowStored
     } else {
         displace([first, second], fingerprint, value, settings, now)
-    };
-    count_event(tables, event);
+    }
 }
 
 #[inline(always)]

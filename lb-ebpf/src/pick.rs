@@ -13,8 +13,9 @@ use lb_common::{
 };
 
 use crate::{
+    opaque::opaque,
     parse::Packet,
-    tables::{Tables, Warning, count_event, warn_rarely},
+    tables::{Tables, Tally, Warning},
     verdict::Drop,
 };
 
@@ -36,34 +37,43 @@ pub fn pick<'a, T: Tables>(
     settings: &Settings,
     now: u32,
     tables: &'a T,
+    tally: Tally<'_>,
 ) -> Result<Picked<'a>, Drop> {
-    count_event(tables, Event::FlowPicked);
+    tally.event(Event::FlowPicked);
     if service.slots_count == 0 {
-        warn_rarely(tables, Warning::NoBackend, service.id, now);
+        tally.warn(tables, Warning::NoBackend, service.id, now);
         return Err(Drop::NoBackend);
     }
-    let (seed_index, seed) = choose_seed(service, now, tables)?;
+    let (seed_index, seed) = choose_seed(service, now, tables, tally)?;
     let key = Key {
         k0: seed.k0,
         k1: seed.k1,
     };
     let client = service.flags & flag::CLIENT_AFFINITY != 0;
-    let hash = if client { packet.tuple.hash_client(key) } else { packet.tuple.hash(key) };
+    let hash = if client {
+        packet.tuple.hash_client(key)
+    } else {
+        packet.tuple.hash(key)
+    };
     let first_slot = slot_of(hash, service.slots_count);
-    let (backend, reference) = backend_at(first_slot, service, now, tables)?;
+    let (backend, reference) = backend_at(first_slot, service, now, tables, tally)?;
 
-    let witness = if client { packet.tuple.hash_client(table_key(settings)) } else { fingerprint };
+    let witness = if client {
+        packet.tuple.hash_client(table_key(settings))
+    } else {
+        fingerprint
+    };
     let choice = Choice {
         hash,
         slot: first_slot,
         seed_index,
         seed_generation: seed.generation,
         reference,
-        fresh: mark_fresh(witness, seed_index, settings, tables),
+        fresh: mark_fresh(witness, seed_index, settings, tables, tally),
     };
-    choice.count(service, settings, tables);
+    choice.count(service, settings, tables, tally);
     if settings.sample_bits < 32 && hash & ((1 << settings.sample_bits) - 1) == 0 {
-        choice.send_sample(packet, service, tables);
+        choice.send_sample(packet, service, tables, tally);
     }
     Ok(Picked { backend, reference })
 }
@@ -79,21 +89,26 @@ pub fn table_key(settings: &Settings) -> Key {
 
 /// The seed that picks for this service on this CPU; never one that is unset.
 #[inline(always)]
-fn choose_seed<'a, T: Tables>(service: &Service, now: u32, tables: &'a T) -> Result<(u32, &'a Seed), Drop> {
+fn choose_seed<'a, T: Tables>(
+    service: &Service,
+    now: u32,
+    tables: &'a T,
+    tally: Tally<'_>,
+) -> Result<(u32, &'a Seed), Drop> {
     if service.flags & (flag::FLEET | flag::CLIENT_AFFINITY) == 0 {
         let index = seed::of_cpu(tables.cpu());
         match tables.seed(index) {
             Some(seed) if seed.generation != 0 => return Ok((index, seed)),
             _ => {
-                count_event(tables, Event::SeedMissing);
-                warn_rarely(tables, Warning::SeedMissing, service.id, now);
+                tally.event(Event::SeedMissing);
+                tally.warn(tables, Warning::SeedMissing, service.id, now);
             }
         }
     }
     match tables.seed(seed::SHARED) {
         Some(seed) if seed.generation != 0 => Ok((seed::SHARED, seed)),
         _ => {
-            warn_rarely(tables, Warning::NoSeed, service.id, now);
+            tally.warn(tables, Warning::NoSeed, service.id, now);
             Err(Drop::NoSeed)
         }
     }
@@ -106,12 +121,13 @@ fn backend_at<'a, T: Tables>(
     service: &Service,
     now: u32,
     tables: &'a T,
+    tally: Tally<'_>,
 ) -> Result<(&'a Backend, BackendRef), Drop> {
     let mut slot = first;
     for _ in 0..ATTEMPTS {
         let Some(reference) = tables.slot(service.slots_offset.wrapping_add(slot)) else {
-            count_event(tables, Event::MapInconsistent);
-            warn_rarely(tables, Warning::Inconsistent, service.id, now);
+            tally.event(Event::MapInconsistent);
+            tally.warn(tables, Warning::Inconsistent, service.id, now);
             return Err(Drop::Inconsistent);
         };
         if let Some(backend) = tables.backend(reference.id())
@@ -121,32 +137,34 @@ fn backend_at<'a, T: Tables>(
         {
             return Ok((backend, reference));
         }
-        count_event(tables, Event::SlotNotServing);
+        tally.event(Event::SlotNotServing);
         slot += 1;
         if slot >= service.slots_count {
             slot = 0;
         }
     }
-    warn_rarely(tables, Warning::SlotNotServing, service.id, now);
+    tally.warn(tables, Warning::SlotNotServing, service.id, now);
     Err(Drop::NoBackend)
 }
 
-/// Sets the key's bit in the bitmap of the seed it was hashed with; true when it was clear.
+/// Sets the key's bit in the bitmap of the seed it was hashed with; 1 when it was clear, else 0.
 #[inline(always)]
-fn mark_fresh(witness: u64, seed_index: u32, settings: &Settings, tables: &impl Tables) -> bool {
+fn mark_fresh(
+    witness: u64,
+    seed_index: u32,
+    settings: &Settings,
+    tables: &impl Tables,
+    tally: Tally<'_>,
+) -> u64 {
     let region = seed_index.wrapping_mul(settings.fresh_mask.wrapping_add(1));
     let index = region.wrapping_add((witness >> 6) as u32 & settings.fresh_mask);
     let Some(word) = tables.fresh_word(index) else {
-        count_event(tables, Event::MapInconsistent);
-        return false;
+        tally.event(Event::MapInconsistent);
+        return 0;
     };
-    let bit = 1u64 << (witness & 63);
     let before = word.load();
-    if before & bit != 0 {
-        return false;
-    }
-    word.store(before | bit);
-    true
+    word.store(before | 1 << (witness & 63));
+    opaque(before >> (witness & 63) & 1) ^ 1
 }
 
 /// What was chosen and how, for counters and samples.
@@ -156,33 +174,28 @@ struct Choice {
     seed_index: u32,
     seed_generation: u32,
     reference: BackendRef,
-    fresh: bool,
+    /// 1 for a key never seen before in the seed's life, else 0: added, not branched on.
+    fresh: u64,
 }
 
 impl Choice {
     #[inline(always)]
-    fn count(&self, service: &Service, settings: &Settings, tables: &impl Tables) {
+    fn count(&self, service: &Service, settings: &Settings, tables: &impl Tables, tally: Tally<'_>) {
         let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
         if let Some(histogram) = tables.histogram() {
             histogram.picks[bucket].add(1);
-            if self.fresh {
-                histogram.fresh[bucket].add(1);
-            }
+            histogram.fresh[bucket].add(self.fresh);
         }
         let index = counter_index(self.reference.id(), settings, tables);
         if let Some(counters) = tables.backend_counters(index) {
             counters.flows.add(1);
-            if self.fresh {
-                counters.fresh_flows.add(1);
-            }
+            counters.fresh_flows.add(self.fresh);
         }
-        if self.fresh {
-            count_event(tables, Event::FreshKey);
-        }
+        tally.events(Event::FreshKey, self.fresh);
     }
 
     #[inline(always)]
-    fn send_sample(&self, packet: &Packet, service: &Service, tables: &impl Tables) {
+    fn send_sample(&self, packet: &Packet, service: &Service, tables: &impl Tables, tally: Tally<'_>) {
         let sample = Sample {
             words: packet.tuple.words,
             hash: self.hash,
@@ -199,7 +212,7 @@ impl Choice {
             reserved: [0; 6],
         };
         if !tables.sample(&sample) {
-            count_event(tables, Event::SampleLost);
+            tally.event(Event::SampleLost);
         }
     }
 }
@@ -207,5 +220,8 @@ impl Choice {
 /// Index of this CPU's counters of a backend.
 #[inline(always)]
 pub fn counter_index(id: u32, settings: &Settings, tables: &impl Tables) -> u32 {
-    tables.cpu().wrapping_mul(settings.backend_stride).wrapping_add(id)
+    tables
+        .cpu()
+        .wrapping_mul(settings.backend_stride)
+        .wrapping_add(id)
 }

@@ -12,6 +12,8 @@ use lb_common::{
     shared::Word,
 };
 
+use crate::verdict::Verdict;
+
 /// What the datapath looks up and counts. Every index may be out of range: the answer is then `None`.
 pub trait Tables {
     /// The CPU this packet is handled on.
@@ -51,25 +53,45 @@ pub enum Warning {
 /// Seconds between two warnings of the same kind on one CPU.
 pub const WARN_INTERVAL: u64 = 10;
 
-/// Counts an event of this packet.
-#[inline(always)]
-pub fn count_event(tables: &impl Tables, event: Event) {
-    if let Some(counters) = tables.cpu_counters() {
-        counters.events[event as usize].add(1);
-    }
-}
+/// The counters of this packet's CPU, looked up once a packet.
+#[derive(Clone, Copy)]
+pub struct Tally<'a>(&'a CpuCounters);
 
-/// Warns unless this CPU did so for the same reason a moment ago.
-#[inline(always)]
-pub fn warn_rarely(tables: &impl Tables, warning: Warning, about: u32, now: u32) {
-    let Some(counters) = tables.cpu_counters() else {
-        return;
-    };
-    // 0 means "never"; one second is added so that a warning at second 0 is remembered too.
-    let last = &counters.warned[warning as usize];
-    let now = now as u64 + 1;
-    if last.load() == 0 || now.wrapping_sub(last.load()) >= WARN_INTERVAL {
-        last.store(now);
-        tables.warn(warning, about);
+impl<'a> Tally<'a> {
+    /// `None` on a CPU that the maps were not made for.
+    #[inline(always)]
+    pub fn of(tables: &'a impl Tables) -> Option<Self> {
+        tables.cpu_counters().map(Self)
+    }
+
+    /// Counts an event of this packet.
+    #[inline(always)]
+    pub fn event(self, event: Event) {
+        self.events(event, 1);
+    }
+
+    #[inline(always)]
+    pub fn events(self, event: Event, times: u64) {
+        self.0.events[event as usize].add(times);
+    }
+
+    /// Counts the packet's verdict.
+    #[inline(always)]
+    pub fn verdict(self, verdict: Verdict) {
+        if let Some(counter) = self.0.verdicts.get(verdict.counter() as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// Warns unless this CPU did so for the same reason a moment ago.
+    #[inline(always)]
+    pub fn warn(self, tables: &impl Tables, warning: Warning, about: u32, now: u32) {
+        // 0 means "never"; one second is added so that a warning at second 0 is remembered too.
+        let last = &self.0.warned[warning as usize];
+        let now = now as u64 + 1;
+        if last.load() == 0 || now.wrapping_sub(last.load()) >= WARN_INTERVAL {
+            last.store(now);
+            tables.warn(warning, about);
+        }
     }
 }

@@ -129,9 +129,10 @@ impl Verdict {
     pub fn all() -> impl Iterator<Item = Self> {
         let pass = Pass::ALL.iter().map(|reason| Self::Pass(*reason));
         let drop = Drop::ALL.iter().map(|reason| Self::Drop(*reason));
-        let forward = Forward::ALL
-            .iter()
-            .map(|how| Self::Forward { how: *how, interface: 0 });
+        let forward = Forward::ALL.iter().map(|how| Self::Forward {
+            how: *how,
+            interface: 0,
+        });
         pass.chain(drop).chain(forward)
     }
 }

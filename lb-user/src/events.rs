@@ -121,14 +121,25 @@ impl Events {
         if ring.events.len() == CAPACITY {
             ring.events.pop_front();
         }
-        ring.events.push_back(Event { id, time_ms, kind, object, text });
+        ring.events.push_back(Event {
+            id,
+            time_ms,
+            kind,
+            object,
+            text,
+        });
     }
 
     /// The newest `limit` events with an id above `after`, oldest first.
     pub fn after(&self, after: u64, limit: usize) -> Vec<Event> {
         let ring = self.lock();
         let skip = ring.events.len().saturating_sub(limit);
-        ring.events.iter().skip(skip).filter(|event| event.id > after).cloned().collect()
+        ring.events
+            .iter()
+            .skip(skip)
+            .filter(|event| event.id > after)
+            .cloned()
+            .collect()
     }
 
     /// Events of each kind since the daemon started.

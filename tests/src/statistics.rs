@@ -16,7 +16,10 @@ pub fn spread_as(counts: &[u64], weights: &[u64]) -> Result<()> {
         chi_squared += (*count as f64 - expected).powi(2) / expected;
     }
     let limit = ONE_IN_A_MILLION[counts.len() - 2];
-    ensure!(chi_squared < limit, "{counts:?} for weights {weights:?}: chi-squared {chi_squared:.1} > {limit}");
+    ensure!(
+        chi_squared < limit,
+        "{counts:?} for weights {weights:?}: chi-squared {chi_squared:.1} > {limit}"
+    );
     Ok(())
 }
 

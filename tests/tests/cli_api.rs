@@ -35,14 +35,23 @@ fn run(daemon: &Daemon, arguments: &[&str], code: i32) -> Result<String> {
 }
 
 fn said(output: &Output, arguments: &[&str], code: i32) -> Result<String> {
-    let text = [&output.stdout, &output.stderr].map(|stream| String::from_utf8_lossy(stream)).join("");
-    ensure!(output.status.code() == Some(code), "{arguments:?} ended with {}:\n{text}", output.status);
+    let text = [&output.stdout, &output.stderr]
+        .map(|stream| String::from_utf8_lossy(stream))
+        .join("");
+    ensure!(
+        output.status.code() == Some(code),
+        "{arguments:?} ended with {}:\n{text}",
+        output.status
+    );
     Ok(text)
 }
 
 fn find<'a>(list: &'a Value, key: &str, value: &str) -> Result<&'a Value> {
     let items = list.as_array().with_context(|| format!("{list} is no list"))?;
-    items.iter().find(|item| item[key] == value).with_context(|| format!("no {key} {value} in {list}"))
+    items
+        .iter()
+        .find(|item| item[key] == value)
+        .with_context(|| format!("no {key} {value} in {list}"))
 }
 
 #[test]
@@ -60,7 +69,10 @@ fn every_noun_reads_as_text_and_as_json() -> Proof {
 
     let services = daemon.json(&["services"])?;
     let web = find(&services, "name", "web")?;
-    assert_eq!((web["vip"].as_str(), web["port"].as_u64()), (Some("198.18.0.1"), Some(80)));
+    assert_eq!(
+        (web["vip"].as_str(), web["port"].as_u64()),
+        (Some("198.18.0.1"), Some(80))
+    );
     assert_eq!(web["serving"], 2);
     assert!(run(&daemon, &["services"], OK)?.contains("198.18.0.1"));
 
@@ -76,7 +88,10 @@ fn every_noun_reads_as_text_and_as_json() -> Proof {
 
     let seeds = daemon.json(&["seeds"])?;
     let cpus = std::thread::available_parallelism()?.get();
-    assert!(seeds.as_array().is_some_and(|seeds| seeds.len() > cpus), "one a CPU and the shared one");
+    assert!(
+        seeds.as_array().is_some_and(|seeds| seeds.len() > cpus),
+        "one a CPU and the shared one"
+    );
     assert!(run(&daemon, &["seeds"], OK)?.contains("cpu 0"));
 
     let flows = daemon.json(&["flows", "--list"])?;
@@ -110,15 +125,30 @@ fn explain_says_what_really_happens() -> Proof {
         let name = tests::traffic::client::line(&stream, "who")?;
         let from = stream.local_addr()?.to_string();
         let explained = daemon.json(&["explain", "tcp", &from, "198.18.0.1:80"])?;
-        let owner = lab.backends.iter().find(|backend| backend.name == name).context("a backend")?;
+        let owner = lab
+            .backends
+            .iter()
+            .find(|backend| backend.name == name)
+            .context("a backend")?;
         for answer in explained["answers"].as_array().context("answers")? {
-            assert_eq!((answer["verdict"].as_str(), answer["reason"].as_str()), (Some("forward"), Some("dsr")));
-            assert_eq!(answer["backend"].as_str(), Some(owner.v4.to_string().as_str()), "{explained}");
+            assert_eq!(
+                (answer["verdict"].as_str(), answer["reason"].as_str()),
+                (Some("forward"), Some("dsr"))
+            );
+            assert_eq!(
+                answer["backend"].as_str(),
+                Some(owner.v4.to_string().as_str()),
+                "{explained}"
+            );
         }
     }
     let foreign = daemon.json(&["explain", "udp", "10.1.0.2:5000", "198.18.0.1:53"])?;
     assert_eq!(foreign["answers"][0]["verdict"], "pass", "{foreign}");
-    let text = run(&daemon, &["explain", "tcp", "10.1.0.2:5000", "198.18.0.1:80", "--syn"], OK)?;
+    let text = run(
+        &daemon,
+        &["explain", "tcp", "10.1.0.2:5000", "198.18.0.1:80", "--syn"],
+        OK,
+    )?;
     assert!(text.contains("forward"), "{text}");
     run(&daemon, &["explain", "tcp", "10.1.0.2", "198.18.0.1:80"], USAGE)?;
     Ok(())
@@ -133,17 +163,41 @@ fn verbs_change_the_datapath_and_survive_a_restart() -> Proof {
     let client = Client::new(&lab);
     let [b0, b1, b2] = [0, 1, 2].map(|index| lab.backends[index].v4.to_string());
 
-    daemon.ok(&["service", "add", "dns", "--vip", &VIP4.to_string(), "--port", "80", "--protocol", "udp"])?;
+    daemon.ok(&[
+        "service",
+        "add",
+        "dns",
+        "--vip",
+        &VIP4.to_string(),
+        "--port",
+        "80",
+        "--protocol",
+        "udp",
+    ])?;
     daemon.ok(&["backend", "add", "dns", &b2, "--weight", "3"])?;
-    eventually("the new service answers", || client.udp(SocketAddr::new(VIP4, 80)).is_ok())?;
-    daemon.ok(&["service", "set", "dns", "--selection", "fleet", "--udp-idle", "30s"])?;
+    eventually("the new service answers", || {
+        client.udp(SocketAddr::new(VIP4, 80)).is_ok()
+    })?;
+    daemon.ok(&[
+        "service",
+        "set",
+        "dns",
+        "--selection",
+        "fleet",
+        "--udp-idle",
+        "30s",
+    ])?;
     daemon.ok(&["backend", "add", "web", &b2])?;
     daemon.ok(&["backend", "set", "web", &b2, "--weight", "2"])?;
     daemon.ok(&["backend", "drain", "web", &b0])?;
     daemon.ok(&["backend", "drain", "web", &b1])?;
     daemon.ok(&["backend", "undrain", "web", &b1])?;
     eventually("only serving backends answer", || {
-        (0..30).all(|_| client.tcp(SocketAddr::new(VIP4, 80)).is_ok_and(|name| name != "b0"))
+        (0..30).all(|_| {
+            client
+                .tcp(SocketAddr::new(VIP4, 80))
+                .is_ok_and(|name| name != "b0")
+        })
     })?;
     daemon.ok(&["backend", "add", "dns", &b1])?;
     daemon.ok(&["backend", "remove", "dns", &b1])?;
@@ -151,7 +205,9 @@ fn verbs_change_the_datapath_and_survive_a_restart() -> Proof {
         assert_eq!(client.udp(SocketAddr::new(VIP4, 80))?, "b2");
     }
 
-    let revision = daemon.json(&["status"])?["revision"].as_u64().context("a revision")?;
+    let revision = daemon.json(&["status"])?["revision"]
+        .as_u64()
+        .context("a revision")?;
     daemon.kill()?;
     daemon.launch()?;
     daemon.wait_ready()?;
@@ -161,11 +217,17 @@ fn verbs_change_the_datapath_and_survive_a_restart() -> Proof {
     let web = daemon.json(&["backends", "web"])?;
     assert_eq!(find(&web, "address", &b0)?["state"], "draining");
     assert_eq!(find(&web, "address", &b2)?["weight"], 2);
-    assert!(find(&daemon.json(&["backends", "dns"])?, "address", &b1).is_err(), "removed for good");
+    assert!(
+        find(&daemon.json(&["backends", "dns"])?, "address", &b1).is_err(),
+        "removed for good"
+    );
     assert_eq!(daemon.json(&["plan"])?["steps"], 0);
 
     daemon.ok(&["service", "remove", "dns"])?;
-    assert!(client.udp(SocketAddr::new(VIP4, 80)).is_err(), "nobody answers for a removed service");
+    assert!(
+        client.udp(SocketAddr::new(VIP4, 80)).is_err(),
+        "nobody answers for a removed service"
+    );
     Ok(())
 }
 
@@ -178,20 +240,91 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
     let table: &[(&[&str], i32, &str)] = &[
         (&["backend", "add", "web", &b0], CONFLICT, "10.2.0.21"),
         (&["backend", "add", "nowhere", &b0], FAILED, "nowhere"),
-        (&["backend", "set", "web", "10.2.0.77", "--weight", "2"], FAILED, "10.2.0.77"),
+        (
+            &["backend", "set", "web", "10.2.0.77", "--weight", "2"],
+            FAILED,
+            "10.2.0.77",
+        ),
         (&["backend", "remove", "web", "10.2.0.77"], FAILED, "10.2.0.77"),
-        (&["backend", "add", "web", "10.2.0.77", "--weight", "0"], FAILED, "weight"),
-        (&["backend", "add", "web", "10.2.0.77", "--weight", "70000"], FAILED, "weight"),
+        (
+            &["backend", "add", "web", "10.2.0.77", "--weight", "0"],
+            FAILED,
+            "weight",
+        ),
+        (
+            &["backend", "add", "web", "10.2.0.77", "--weight", "70000"],
+            FAILED,
+            "weight",
+        ),
         (&["backend", "add", "web", "fd00:2::99"], FAILED, "fd00:2::99"),
         (&["backend", "add", "web", &vip], FAILED, &vip),
         (&["backend", "add", "web", "10.2.0.10"], FAILED, "10.2.0.10"),
-        (&["service", "add", "web", "--vip", "198.18.0.9", "--port", "1", "--protocol", "tcp"], CONFLICT, "web"),
-        (&["service", "add", "twin", "--vip", &vip, "--port", "80", "--protocol", "tcp"], FAILED, "web"),
+        (
+            &[
+                "service",
+                "add",
+                "web",
+                "--vip",
+                "198.18.0.9",
+                "--port",
+                "1",
+                "--protocol",
+                "tcp",
+            ],
+            CONFLICT,
+            "web",
+        ),
+        (
+            &[
+                "service",
+                "add",
+                "twin",
+                "--vip",
+                &vip,
+                "--port",
+                "80",
+                "--protocol",
+                "tcp",
+            ],
+            FAILED,
+            "web",
+        ),
         (&["backend", "remove", "web", &b0], CONFLICT, "configuration file"),
         (&["service", "remove", "nowhere"], FAILED, "nowhere"),
-        (&["backend", "set", "web", &b0, "--weight", "2", "--if-revision", "99999"], CONFLICT, "revision"),
-        (&["backend", "add", "web", "not-an-address"], USAGE, "not-an-address"),
-        (&["service", "add", "x", "--vip", &vip, "--port", "70000", "--protocol", "tcp"], USAGE, "70000"),
+        (
+            &[
+                "backend",
+                "set",
+                "web",
+                &b0,
+                "--weight",
+                "2",
+                "--if-revision",
+                "99999",
+            ],
+            CONFLICT,
+            "revision",
+        ),
+        (
+            &["backend", "add", "web", "not-an-address"],
+            USAGE,
+            "not-an-address",
+        ),
+        (
+            &[
+                "service",
+                "add",
+                "x",
+                "--vip",
+                &vip,
+                "--port",
+                "70000",
+                "--protocol",
+                "tcp",
+            ],
+            USAGE,
+            "70000",
+        ),
         (&["frobnicate"], USAGE, "frobnicate"),
         (&["backends", "nowhere"], FAILED, "nowhere"),
         (&["seeds", "rotate", "--cpu", "4095"], FAILED, "4095"),
@@ -205,14 +338,34 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
             assert_eq!(error["exit_code"].as_i64(), Some(i64::from(*code)), "{error}");
             // The next step stands apart, or after a semicolon.
             let said = error["error"].as_str().unwrap_or_default().contains("; ");
-            assert!(said || error["next_step"].is_string(), "{arguments:?} has no next step: {error}");
+            assert!(
+                said || error["next_step"].is_string(),
+                "{arguments:?} has no next step: {error}"
+            );
         }
     }
-    assert_eq!(daemon.json(&["backends"])?.as_array().map(Vec::len), before, "nothing half applied");
+    assert_eq!(
+        daemon.json(&["backends"])?.as_array().map(Vec::len),
+        before,
+        "nothing half applied"
+    );
     assert_eq!(daemon.json(&["plan"])?["steps"], 0);
 
     let revision = daemon.json(&["status"])?["revision"].to_string();
-    run(&daemon, &["backend", "set", "web", &b0, "--weight", "2", "--if-revision", &revision], OK)?;
+    run(
+        &daemon,
+        &[
+            "backend",
+            "set",
+            "web",
+            &b0,
+            "--weight",
+            "2",
+            "--if-revision",
+            &revision,
+        ],
+        OK,
+    )?;
     daemon.stop()?;
     let text = run(&daemon, &["status"], UNREACHABLE)?;
     assert!(text.contains("api.sock"), "{text}");
@@ -229,7 +382,10 @@ fn drain_waits_until_the_flows_are_gone() -> Proof {
     let drain = ["backend", "drain", "web", &address, "--wait", "--deadline"];
     run(&daemon, &[&drain[..], &["1s"]].concat(), DEADLINE)?;
     flows.check("a drain that gave up waiting")?;
-    let waiting = daemon.cli_command(&[&drain[..], &["20s"]].concat())?.stdout(Stdio::piped()).spawn()?;
+    let waiting = daemon
+        .cli_command(&[&drain[..], &["20s"]].concat())?
+        .stdout(Stdio::piped())
+        .spawn()?;
     flows.close("b0");
     let output = waiting.wait_with_output()?;
     let text = said(&output, &drain, OK)?;
@@ -249,18 +405,35 @@ fn apply_takes_all_of_a_file_or_nothing() -> Proof {
     let path = file.to_str().context("a path of letters")?.to_owned();
     fs::write(&file, six.text() + &wrong.text())?;
     run(&daemon, &["apply", "-f", &path], FAILED)?;
-    assert!(find(&daemon.json(&["services"])?, "name", "six").is_err(), "half a file was applied");
+    assert!(
+        find(&daemon.json(&["services"])?, "name", "six").is_err(),
+        "half a file was applied"
+    );
 
     fs::write(&file, six.text())?;
     daemon.ok(&["apply", "-f", &path])?;
     let client = Client::new(&lab);
-    eventually("the new service answers", || client.tcp(SocketAddr::new(VIP6, 80)).is_ok())?;
+    eventually("the new service answers", || {
+        client.tcp(SocketAddr::new(VIP6, 80)).is_ok()
+    })?;
 
-    let udp = Service::new("piped", "udp", VIP6, 80).backends(&lab.backends).text();
-    let mut apply = daemon.cli_command(&["apply", "-f", "-"])?.stdin(Stdio::piped()).spawn()?;
-    apply.stdin.take().context("standard input")?.write_all(udp.as_bytes())?;
+    let udp = Service::new("piped", "udp", VIP6, 80)
+        .backends(&lab.backends)
+        .text();
+    let mut apply = daemon
+        .cli_command(&["apply", "-f", "-"])?
+        .stdin(Stdio::piped())
+        .spawn()?;
+    apply
+        .stdin
+        .take()
+        .context("standard input")?
+        .write_all(udp.as_bytes())?;
     assert!(apply.wait()?.success());
-    assert_eq!(find(&daemon.json(&["services"])?, "name", "piped")?["source"], "cli");
+    assert_eq!(
+        find(&daemon.json(&["services"])?, "name", "piped")?["source"],
+        "cli"
+    );
     Ok(())
 }
 
@@ -272,12 +445,19 @@ fn reload_takes_a_right_file_and_refuses_a_wrong_one() -> Proof {
     let client = Client::new(&lab);
     let right = daemon.config.clone();
 
-    daemon.config.services.push(Service::new("six", "tcp", VIP6, 80).backends(&lab.backends));
+    daemon
+        .config
+        .services
+        .push(Service::new("six", "tcp", VIP6, 80).backends(&lab.backends));
     daemon.write_config()?;
     daemon.ok(&["reload"])?;
-    eventually("the new service answers", || client.tcp(SocketAddr::new(VIP6, 80)).is_ok())?;
+    eventually("the new service answers", || {
+        client.tcp(SocketAddr::new(VIP6, 80)).is_ok()
+    })?;
 
-    daemon.config.services[1].lines.push("colour = \"red\"".to_owned());
+    daemon.config.services[1]
+        .lines
+        .push("colour = \"red\"".to_owned());
     daemon.config.services.remove(0);
     daemon.write_config()?;
     let text = run(&daemon, &["reload"], FAILED)?;
@@ -285,7 +465,9 @@ fn reload_takes_a_right_file_and_refuses_a_wrong_one() -> Proof {
     client.tcp(SocketAddr::new(VIP4, 80))?;
     daemon.signal(rustix::process::Signal::HUP)?;
     eventually("the refusal is an event", || {
-        daemon.ok(&["events"]).is_ok_and(|events| events.contains("colour"))
+        daemon
+            .ok(&["events"])
+            .is_ok_and(|events| events.contains("colour"))
     })?;
     client.tcp(SocketAddr::new(VIP4, 80))?;
 
@@ -303,7 +485,12 @@ fn seeds_rotate_one_by_one_and_together() -> Proof {
     let generations = |daemon: &Daemon| -> Result<Vec<u64>> {
         let seeds = daemon.json(&["seeds"])?;
         // The shared seed first, then one a CPU.
-        Ok(seeds.as_array().context("a list")?.iter().map(|seed| seed["generation"].as_u64().unwrap_or(0)).collect())
+        Ok(seeds
+            .as_array()
+            .context("a list")?
+            .iter()
+            .map(|seed| seed["generation"].as_u64().unwrap_or(0))
+            .collect())
     };
     let mut wanted = generations(&daemon)?;
     assert!(wanted.iter().all(|generation| *generation >= 1));

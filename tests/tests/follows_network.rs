@@ -14,13 +14,24 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until the service has so many backends in use and so many without a next hop.
 fn settles(daemon: &Daemon, service: &str, serving: u64, unresolved: u64) -> Result<()> {
-    within(SOON, &format!("{service} has {serving} serving and {unresolved} unresolved"), || {
-        let services = daemon.json(&["services"])?;
-        let list = services.as_array().into_iter().flatten();
-        let found = list.into_iter().find(|item| item["name"] == service).cloned().unwrap_or_default();
-        ensure!(found["serving"] == serving && found["unresolved"] == unresolved, "{found}");
-        Ok(())
-    })
+    within(
+        SOON,
+        &format!("{service} has {serving} serving and {unresolved} unresolved"),
+        || {
+            let services = daemon.json(&["services"])?;
+            let list = services.as_array().into_iter().flatten();
+            let found = list
+                .into_iter()
+                .find(|item| item["name"] == service)
+                .cloned()
+                .unwrap_or_default();
+            ensure!(
+                found["serving"] == serving && found["unresolved"] == unresolved,
+                "{found}"
+            );
+            Ok(())
+        },
+    )
 }
 
 #[test]
@@ -74,18 +85,27 @@ fn a_new_mac_address_reaches_the_datapath() -> Proof {
     let _servers = [Servers::start(&lab, 80)?, Servers::start(&lab, 81)?];
     let services = [
         Service::new("near", "udp", VIP4, 80).backend(lab.backends[0].v4, 1),
-        Service::new("far", "udp", VIP4, 81).line("mode = \"ipip\"").backend(lab.backends[1].v4, 1),
+        Service::new("far", "udp", VIP4, 81)
+            .line("mode = \"ipip\"")
+            .backend(lab.backends[1].v4, 1),
     ];
     let daemon = Daemon::start(&lab.balancer, Config::new(services))?;
     let _decap = Decap::attach(&lab.backends[1])?;
     let client = Client::new(&lab);
     let near = &lab.backends[0];
-    near.netns.ip(&format!("link set {} address 02:00:00:00:77:01", near.interface))?;
+    near.netns
+        .ip(&format!("link set {} address 02:00:00:00:77:01", near.interface))?;
     lab.router.ip("link set front address 02:00:00:00:77:02")?;
     // Both are heard as ARP is: a host that moved speaks to its neighbours.
     for (address, service) in [("10.2.0.21", "near"), ("10.2.0.1", "far")] {
-        let mac = if service == "near" { "02:00:00:00:77:01" } else { "02:00:00:00:77:02" };
-        lab.balancer.ip(&format!("neigh replace {address} lladdr {mac} dev eth0 nud reachable"))?;
+        let mac = if service == "near" {
+            "02:00:00:00:77:01"
+        } else {
+            "02:00:00:00:77:02"
+        };
+        lab.balancer.ip(&format!(
+            "neigh replace {address} lladdr {mac} dev eth0 nud reachable"
+        ))?;
         within(SOON, "the new MAC address is used", || {
             let backends = daemon.json(&["backends", service])?;
             ensure!(backends[0]["next_hop"]["mac"] == mac, "{backends}");
@@ -93,7 +113,9 @@ fn a_new_mac_address_reaches_the_datapath() -> Proof {
         })?;
     }
     for (port, name) in [(80, "b0"), (81, "b1")] {
-        let answer = within(SOON, "the backend answers", || client.udp(SocketAddr::new(VIP4, port)))?;
+        let answer = within(SOON, "the backend answers", || {
+            client.udp(SocketAddr::new(VIP4, port))
+        })?;
         assert_eq!(answer, name);
     }
     Ok(())

@@ -27,7 +27,9 @@ fn families(port: u16) -> [SocketAddr; 2] {
 fn everyone_answers(lab: &Lab, client: &Client, to: SocketAddr) -> Result<()> {
     let wanted: BTreeSet<_> = lab.backends.iter().map(|backend| backend.name.clone()).collect();
     for (kind, name) in KINDS {
-        let spread = client.many(kind, to, FLOWS).with_context(|| format!("{name} to {to}"))?;
+        let spread = client
+            .many(kind, to, FLOWS)
+            .with_context(|| format!("{name} to {to}"))?;
         let answered: BTreeSet<_> = spread.keys().cloned().collect();
         assert_eq!(answered, wanted, "{name} to {to}: {spread:?}");
     }
@@ -42,7 +44,9 @@ fn large_upload(client: &Client, to: SocketAddr) -> Result<()> {
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| writer.write_all(text.as_bytes()));
         let mut answer = String::new();
-        BufReader::new(&stream).read_line(&mut answer).context("a large line")?;
+        BufReader::new(&stream)
+            .read_line(&mut answer)
+            .context("a large line")?;
         assert!(answer.ends_with(&text), "{} octets came back", answer.len());
         Ok(upload.join().expect("the upload")?)
     })
@@ -52,7 +56,9 @@ fn large_upload(client: &Client, to: SocketAddr) -> Result<()> {
 fn dsr_by_the_same_and_by_another_interface() -> Proof {
     let lab = Lab::new(&[Place::Front, Place::Front, Place::Side])?;
     let _servers = Servers::start(&lab, 80)?;
-    let services = Service::all_four(80).into_iter().map(|service| service.backends(&lab.backends));
+    let services = Service::all_four(80)
+        .into_iter()
+        .map(|service| service.backends(&lab.backends));
     let _daemon = Daemon::start(&lab.balancer, Config::new(services))?;
     let same = Witness::watch(&lab.fabric, "lb")?;
     let other = Witness::watch(&lab.fabric, "lb1")?;
@@ -63,15 +69,20 @@ fn dsr_by_the_same_and_by_another_interface() -> Proof {
     }
     for witness in [&same, &other] {
         witness.verify()?;
-        let to_vips = witness.frames(|seen| to_vip(seen));
+        let to_vips = witness.frames(to_vip);
         assert!(!to_vips.is_empty(), "nothing left by one of the interfaces");
-        assert!(to_vips.iter().all(|seen| seen.outer().is_none() && seen.source_mac != [0; 6]));
+        assert!(
+            to_vips
+                .iter()
+                .all(|seen| seen.outer().is_none() && seen.source_mac != [0; 6])
+        );
     }
     Ok(())
 }
 
 fn to_vip(seen: &Seen) -> bool {
-    seen.inner().is_some_and(|packet| packet.destination == VIP4 || packet.destination == VIP6)
+    seen.inner()
+        .is_some_and(|packet| packet.destination == VIP4 || packet.destination == VIP6)
 }
 
 #[test]
@@ -101,16 +112,25 @@ fn ipip_in_all_four_nestings() -> Proof {
         marked_datagram(&lab, to)?;
     }
     witness.verify()?;
-    let tunnelled = witness.frames(|seen| to_vip(seen));
+    let tunnelled = witness.frames(to_vip);
     let mut nestings = BTreeSet::new();
     for seen in &tunnelled {
-        let (outer, inner) = (seen.outer().expect("an outer header"), seen.inner().expect("an inner one"));
+        let (outer, inner) = (
+            seen.outer().expect("an outer header"),
+            seen.inner().expect("an inner one"),
+        );
         outer_header_is_right(outer, inner);
         nestings.insert((outer.source.is_ipv4(), inner.source.is_ipv4(), inner.protocol));
     }
     assert_eq!(nestings.len(), 8, "{nestings:?}");
-    assert!(tunnelled.iter().any(|seen| seen.packets[0].traffic_class == MARK), "no marked datagram");
-    assert!(tunnelled.iter().any(|seen| seen.packets[0].length > 1500), "no packet of full size");
+    assert!(
+        tunnelled.iter().any(|seen| seen.packets[0].traffic_class == MARK),
+        "no marked datagram"
+    );
+    assert!(
+        tunnelled.iter().any(|seen| seen.packets[0].length > 1500),
+        "no packet of full size"
+    );
     Ok(())
 }
 
@@ -144,7 +164,9 @@ fn marked_datagram(lab: &Lab, to: SocketAddr) -> Result<()> {
         }
         socket.set_read_timeout(Some(std::time::Duration::from_secs(3)))?;
         socket.send_to(b"marked", to)?;
-        socket.recv(&mut [0; 64]).context("no answer to a marked datagram")?;
+        socket
+            .recv(&mut [0; 64])
+            .context("no answer to a marked datagram")?;
         Ok(())
     })
 }
@@ -152,11 +174,17 @@ fn marked_datagram(lab: &Lab, to: SocketAddr) -> Result<()> {
 #[test]
 fn a_web_client_reaches_web_servers_in_every_mode() -> Proof {
     let lab = Lab::new(&[Place::Front, Place::Side, Place::Far])?;
-    let _web: Vec<_> = lab.backends.iter().map(|b| WebServer::start(b, 80)).collect::<Result<_>>()?;
+    let _web: Vec<_> = lab
+        .backends
+        .iter()
+        .map(|b| WebServer::start(b, 80))
+        .collect::<Result<_>>()?;
     let mut services = Vec::new();
     for (vip, family) in [(VIP4, 4), (VIP6, 6)] {
         let [front, side, far] = [0, 1, 2].map(|index| lab.backends[index].address(family == 6));
-        let dsr = Service::new(&format!("dsr{family}"), "tcp", vip, 80).backend(front, 1).backend(side, 1);
+        let dsr = Service::new(&format!("dsr{family}"), "tcp", vip, 80)
+            .backend(front, 1)
+            .backend(side, 1);
         services.push(dsr);
         // nginx listens on port 80 of every address; another VIP tells the services apart.
         let ipip = Service::new(&format!("ipip{family}"), "tcp", second(vip), 80);
@@ -194,7 +222,9 @@ fn vlan_tags_are_kept() -> Proof {
     let lab = Lab::new(&[Place::Front, Place::Far])?;
     let services = [
         Service::new("dsr", "udp", VIP4, 80).backend(lab.backends[0].v4, 1),
-        Service::new("ipip", "udp", VIP4, 81).line("mode = \"ipip\"").backend(lab.backends[1].v4, 1),
+        Service::new("ipip", "udp", VIP4, 81)
+            .line("mode = \"ipip\"")
+            .backend(lab.backends[1].v4, 1),
     ];
     let _daemon = Daemon::start(&lab.balancer, Config::new(services))?;
     let witness = Witness::watch(&lab.fabric, BALANCER_PORT)?;
@@ -204,7 +234,10 @@ fn vlan_tags_are_kept() -> Proof {
             port.send(&tagged_datagram(tags, destination))?;
             let seen = witness.expect(&format!("port {destination} with tags {tags:?}"), |seen| {
                 seen.vlan_tags == tags
-                    && seen.inner().and_then(|p| p.transport).is_some_and(|t| t.destination == destination)
+                    && seen
+                        .inner()
+                        .and_then(|p| p.transport)
+                        .is_some_and(|t| t.destination == destination)
             })?;
             assert_eq!(seen.packets.len(), usize::from(destination - 79));
         }
@@ -214,7 +247,9 @@ fn vlan_tags_are_kept() -> Proof {
 }
 
 fn tagged_datagram(tags: &[u16], port: u16) -> Vec<u8> {
-    let IpAddr::V4(vip) = VIP4 else { unreachable!("VIP4 is IPv4") };
+    let IpAddr::V4(vip) = VIP4 else {
+        unreachable!("VIP4 is IPv4")
+    };
     let mut frame = Vec::new();
     PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4([10, 1, 0, 2], vip.octets(), 64)

@@ -20,7 +20,15 @@ fn every_backend_answers_on_its_own_address() -> Proof {
             assert_eq!(page, backend.name.as_bytes());
         }
     }
-    assert_eq!(witness.tally().0.keys().filter(|(_, port, _)| *port == 80).count(), 6);
+    assert_eq!(
+        witness
+            .tally()
+            .0
+            .keys()
+            .filter(|(_, port, _)| *port == 80)
+            .count(),
+        6
+    );
     witness.verify()?;
     Ok(())
 }

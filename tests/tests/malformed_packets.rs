@@ -77,8 +77,10 @@ fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
 fn mutated_frames_are_counted_and_traffic_goes_on() -> Proof {
     let lab = Lab::new(&[Place::Front, Place::Side, Place::Far])?;
     let _servers = Servers::start(&lab, 80)?;
-    let mut services: Vec<_> =
-        Service::all_four(80).into_iter().map(|service| service.backends(&lab.backends[..2])).collect();
+    let mut services: Vec<_> = Service::all_four(80)
+        .into_iter()
+        .map(|service| service.backends(&lab.backends[..2]))
+        .collect();
     services.extend(Service::all_four(81).into_iter().map(|mut service| {
         service.name += "-far";
         service.line("mode = \"ipip\"").backends(&lab.backends[2..])
@@ -106,14 +108,26 @@ fn mutated_frames_are_counted_and_traffic_goes_on() -> Proof {
         sent += u64::from(port.send(&frame).is_ok());
     }
     assert!(sent > FRAMES * 9 / 10, "{sent} of {FRAMES} frames could be sent");
-    eventually("every frame has a verdict", || verdicts(&daemon).is_ok_and(|now| now >= before + sent))?;
+    eventually("every frame has a verdict", || {
+        verdicts(&daemon).is_ok_and(|now| now >= before + sent)
+    })?;
 
     let metrics = daemon.metrics()?;
-    for (verdict, reason) in [("drop", "malformed"), ("pass", "malformed_foreign"), ("pass", "no_service")] {
+    for (verdict, reason) in [
+        ("drop", "malformed"),
+        ("pass", "malformed_foreign"),
+        ("pass", "no_service"),
+    ] {
         let labels = [("verdict", verdict), ("reason", reason)];
-        assert!(metrics.count("evenkeel_verdicts_total", &labels)? > 0, "{verdict} {reason} never happened");
+        assert!(
+            metrics.count("evenkeel_verdicts_total", &labels)? > 0,
+            "{verdict} {reason} never happened"
+        );
     }
-    assert_eq!(metrics.count("evenkeel_verdicts_total", &[("reason", "map_inconsistent")])?, 0);
+    assert_eq!(
+        metrics.count("evenkeel_verdicts_total", &[("reason", "map_inconsistent")])?,
+        0
+    );
     flows.check("malformed frames")?;
     for vip in [VIP4, VIP6] {
         client.tcp(SocketAddr::new(vip, 80))?;
@@ -124,9 +138,18 @@ fn mutated_frames_are_counted_and_traffic_goes_on() -> Proof {
 }
 
 fn mac_of(lab: &Lab) -> anyhow::Result<[u8; 6]> {
-    let output = lab.balancer.command("ip")?.args(["-json", "link", "show", "dev", "eth0"]).output()?;
+    let output = lab
+        .balancer
+        .command("ip")?
+        .args(["-json", "link", "show", "dev", "eth0"])
+        .output()?;
     let links: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let text = links[0]["address"].as_str().unwrap_or_default().to_owned();
-    let bytes: Vec<u8> = text.split(':').map(|pair| u8::from_str_radix(pair, 16)).collect::<Result<_, _>>()?;
-    bytes.try_into().map_err(|_| anyhow::anyhow!("{text} is no MAC address"))
+    let bytes: Vec<u8> = text
+        .split(':')
+        .map(|pair| u8::from_str_radix(pair, 16))
+        .collect::<Result<_, _>>()?;
+    bytes
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("{text} is no MAC address"))
 }

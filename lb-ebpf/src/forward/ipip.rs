@@ -23,13 +23,21 @@ pub(super) fn encapsulate(
     fingerprint: u64,
     backend: &Backend,
 ) -> Result<(), Drop> {
-    let inner = if packet.tuple.v6 { protocol::IPV6 } else { protocol::IPV4 };
+    let inner = if packet.tuple.v6 {
+        protocol::IPV6
+    } else {
+        protocol::IPV4
+    };
     if backend.family == 6 {
         open(frame, packet, backend, IPV6_LENGTH, ethertype::IPV6)?;
-        frame.write(packet.network, outer_ipv6(packet, inner, fingerprint, backend)).ok_or(Drop::Inconsistent)
+        frame
+            .write(packet.network, outer_ipv6(packet, inner, fingerprint, backend))
+            .ok_or(Drop::Inconsistent)
     } else {
         open(frame, packet, backend, IPV4_LENGTH, ethertype::IPV4)?;
-        frame.write(packet.network, outer_ipv4(packet, inner, backend)).ok_or(Drop::Inconsistent)
+        frame
+            .write(packet.network, outer_ipv4(packet, inner, backend))
+            .ok_or(Drop::Inconsistent)
     }
 }
 

@@ -40,13 +40,15 @@ impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn read<T: Pod>(&self, offset: usize) -> Option<T> {
         // SAFETY: `at` keeps the access inside the packet, and `T` is plain data.
-        self.at::<T>(offset).map(|start| unsafe { start.read_unaligned() })
+        self.at::<T>(offset)
+            .map(|start| unsafe { start.read_unaligned() })
     }
 
     #[inline(always)]
     fn write<T: Pod>(&mut self, offset: usize, value: T) -> Option<()> {
         // SAFETY: as for `read`.
-        self.at::<T>(offset).map(|start| unsafe { start.write_unaligned(value) })
+        self.at::<T>(offset)
+            .map(|start| unsafe { start.write_unaligned(value) })
     }
 
     #[inline(always)]

@@ -45,7 +45,8 @@ static FLOWS: Array<FlowBucket, { map_names::FLOWS.capacity }, MMAP> = Array::ne
 #[btf_map]
 static FRESH: Array<Word, { map_names::FRESH.capacity }, MMAP> = Array::new();
 #[btf_map]
-static BACKEND_COUNTERS: Array<BackendCounters, { map_names::BACKEND_COUNTERS.capacity }, MMAP> = Array::new();
+static BACKEND_COUNTERS: Array<BackendCounters, { map_names::BACKEND_COUNTERS.capacity }, MMAP> =
+    Array::new();
 #[btf_map]
 static CPU_COUNTERS: Array<CpuCounters, { map_names::CPU_COUNTERS.capacity }, MMAP> = Array::new();
 #[btf_map]
@@ -156,13 +157,22 @@ impl Tables for KernelTables<'_> {
     fn warn(&self, warning: Warning, about: u32) {
         let context = self.context;
         match warning {
-            Warning::NoBackend => warn!(context, "service {}: no backend may take new flows; dropped", about),
+            Warning::NoBackend => warn!(
+                context,
+                "service {}: no backend may take new flows; dropped", about
+            ),
             Warning::NoSeed => warn!(context, "service {}: no seed is set; dropped", about),
             Warning::SeedMissing => {
-                warn!(context, "service {}: CPU {} has no seed; the shared one picks", about, self.cpu);
+                warn!(
+                    context,
+                    "service {}: CPU {} has no seed; the shared one picks", about, self.cpu
+                );
             }
             Warning::SlotNotServing => {
-                warn!(context, "service {}: slots name backends that are not serving; dropped", about);
+                warn!(
+                    context,
+                    "service {}: slots name backends that are not serving; dropped", about
+                );
             }
             Warning::Inconsistent => warn!(context, "service {}: an index points outside its map", about),
         }

@@ -43,7 +43,9 @@ impl ClientError {
             Self::Unreachable(..) => Some(
                 "start it with `evenkeel run --config FILE`, or name its socket with --socket".to_owned(),
             ),
-            Self::Forbidden(..) => Some("ask as root, or as a member of the group set under [api]".to_owned()),
+            Self::Forbidden(..) => {
+                Some("ask as root, or as a member of the group set under [api]".to_owned())
+            }
             Self::Refused { failure, .. } => failure.next_step.clone(),
             Self::Broken(..) => Some("look into the daemon's log".to_owned()),
             Self::Answer(..) | Self::Request(..) => None,
@@ -53,7 +55,9 @@ impl ClientError {
 
 impl Client {
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_path_buf() }
+        Self {
+            socket: socket.to_path_buf(),
+        }
     }
 
     /// `GET path`.
@@ -62,24 +66,40 @@ impl Client {
     }
 
     /// `GET path?query`.
-    pub async fn query<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T, ClientError> {
+    pub async fn query<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+    ) -> Result<T, ClientError> {
         let query = serde_urlencoded::to_string(query)
             .map_err(|error| ClientError::Request(path.to_owned(), error.into()))?;
         self.get(&format!("{path}?{query}")).await
     }
 
     /// `POST path` with a JSON body.
-    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body).map_err(|error| ClientError::Request(path.to_owned(), error.into()))?;
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| ClientError::Request(path.to_owned(), error.into()))?;
         self.ask(Method::POST, path, body.into()).await
     }
 
-    async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, ClientError> {
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
         let named = || format!("{method} {path}");
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => ClientError::Forbidden(self.socket.clone(), error),
-            _ => ClientError::Unreachable(self.socket.clone(), error),
-        })?;
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::Forbidden(self.socket.clone(), error),
+                _ => ClientError::Unreachable(self.socket.clone(), error),
+            })?;
         let request = Request::builder()
             .method(&method)
             .uri(path)

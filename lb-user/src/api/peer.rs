@@ -2,10 +2,7 @@
 
 use std::{fs, io, os::fd::AsRawFd};
 
-use axum::{
-    extract::connect_info::Connected,
-    serve::IncomingStream,
-};
+use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The process that connected, as the kernel vouches for it.
@@ -38,7 +35,8 @@ pub enum GroupError {
 impl Allowed {
     /// Whether `peer` may use the interface.
     pub fn admits(&self, peer: &Peer) -> bool {
-        peer.unknown.is_none() && (peer.uid == 0 || self.group.is_some_and(|group| peer.groups.contains(&group)))
+        peer.unknown.is_none()
+            && (peer.uid == 0 || self.group.is_some_and(|group| peer.groups.contains(&group)))
     }
 }
 
@@ -57,7 +55,12 @@ impl Peer {
         let credentials = stream.peer_cred()?;
         let mut groups = vec![credentials.gid()];
         groups.extend(supplementary_groups(stream)?);
-        Ok(Self { uid: credentials.uid(), pid: credentials.pid(), groups, unknown: None })
+        Ok(Self {
+            uid: credentials.uid(),
+            pid: credentials.pid(),
+            groups,
+            unknown: None,
+        })
     }
 }
 
@@ -103,7 +106,9 @@ pub fn group_id(name: &str) -> Result<u32, GroupError> {
 fn group_in(table: &str, name: &str) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        (fields.next() == Some(name))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
     })
 }
 
@@ -113,13 +118,21 @@ mod tests {
 
     #[test]
     fn root_and_the_group_are_admitted() {
-        let peer = |uid, groups: &[u32]| Peer { uid, pid: None, groups: groups.to_vec(), unknown: None };
+        let peer = |uid, groups: &[u32]| Peer {
+            uid,
+            pid: None,
+            groups: groups.to_vec(),
+            unknown: None,
+        };
         let allowed = Allowed { group: Some(40) };
         assert!(allowed.admits(&peer(0, &[0])));
         assert!(allowed.admits(&peer(1000, &[1000, 40])));
         assert!(!allowed.admits(&peer(1000, &[1000])));
         assert!(!Allowed::default().admits(&peer(1000, &[1000, 40])));
-        let unknown = Peer { unknown: Some("no answer".into()), ..peer(0, &[0]) };
+        let unknown = Peer {
+            unknown: Some("no answer".into()),
+            ..peer(0, &[0])
+        };
         assert!(!allowed.admits(&unknown));
     }
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request, State, rejection::{JsonRejection, QueryRejection}},
+    extract::{
+        ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::{StatusCode, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -66,7 +69,13 @@ pub trait Backend: Send + Sync + 'static {
 
 impl Refusal {
     pub fn new(kind: RefusalKind, error: impl Into<String>, next_step: Option<String>) -> Self {
-        Self { kind, failure: Failure { error: error.into(), next_step } }
+        Self {
+            kind,
+            failure: Failure {
+                error: error.into(),
+                next_step,
+            },
+        }
     }
 }
 
@@ -89,7 +98,11 @@ impl IntoResponse for Refusal {
 }
 
 /// Serves until the future is dropped.
-pub async fn serve<B: Backend>(listener: UnixListener, allowed: Allowed, backend: Arc<B>) -> std::io::Result<()> {
+pub async fn serve<B: Backend>(
+    listener: UnixListener,
+    allowed: Allowed,
+    backend: Arc<B>,
+) -> std::io::Result<()> {
     let service = router(allowed, backend).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await
 }
@@ -160,7 +173,12 @@ async fn admit(
     if allowed.admits(&peer) {
         return next.run(request).await;
     }
-    tracing::warn!(uid = peer.uid, pid = peer.pid, path = request.uri().path(), "refused a request");
+    tracing::warn!(
+        uid = peer.uid,
+        pid = peer.pid,
+        path = request.uri().path(),
+        "refused a request"
+    );
     let error = match &peer.unknown {
         Some(reason) => format!("the kernel did not say who is asking: {reason}"),
         None => format!("user id {} may not use this daemon", peer.uid),
@@ -169,7 +187,14 @@ async fn admit(
         Some(group) => format!("ask as root or as a member of the group {group}"),
         None => "ask as root, or set `group` under [api] in the configuration".to_owned(),
     };
-    (StatusCode::FORBIDDEN, Json(Failure { error, next_step: Some(next_step) })).into_response()
+    (
+        StatusCode::FORBIDDEN,
+        Json(Failure {
+            error,
+            next_step: Some(next_step),
+        }),
+    )
+        .into_response()
 }
 
 /// As axum's `Query`, refusing in our own words.

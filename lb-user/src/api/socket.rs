@@ -47,7 +47,8 @@ impl Drop for SocketFile {
 pub fn bind(path: &Path, group: Option<u32>) -> Result<Bound, SocketError> {
     let named = || path.to_path_buf();
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(|error| SocketError::Directory(directory.to_path_buf(), error))?;
+        fs::create_dir_all(directory)
+            .map_err(|error| SocketError::Directory(directory.to_path_buf(), error))?;
     }
     remove_stale(path)?;
     // Connecting needs write permission: nobody gets in between bind and chmod.

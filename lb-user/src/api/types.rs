@@ -1,11 +1,13 @@
-//! The words of the interface: what the daemon answers, what the command line sends and what `--json` prints.
+//! The words of the interface: what the daemon answers and what `--json` prints.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
+pub use super::requests::{
+    ApplyFile, BackendSettings, Change, Edit, EventsQuery, ExplainQuery, Filter, Rotate, ServiceSettings,
+};
 pub use crate::events::Event;
-use crate::config::Seconds;
 use crate::state::desired::{Affinity, BackendState, Mode, Protocol, Selection};
 
 /// Body of every answer that is not 2xx.
@@ -94,6 +96,18 @@ pub struct Totals {
     pub flows: u64,
     pub packets: u64,
     pub bytes: u64,
+}
+
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            flows: self.flows.wrapping_add(other.flows),
+            packets: self.packets.wrapping_add(other.packets),
+            bytes: self.bytes.wrapping_add(other.bytes),
+        }
+    }
 }
 
 /// `GET /v1/backends`
@@ -231,123 +245,6 @@ pub struct Answer {
 pub struct Stage {
     pub stage: String,
     pub finding: String,
-}
-
-/// Query of `GET /v1/explain`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExplainQuery {
-    pub protocol: Protocol,
-    pub source: std::net::SocketAddr,
-    pub destination: std::net::SocketAddr,
-    /// TCP: the first packet of a connection.
-    #[serde(default)]
-    pub syn: bool,
-}
-
-/// Query of `GET /v1/backends` and `GET /v1/flows`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filter {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<IpAddr>,
-    /// Flow state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
-    /// Flows to list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-    /// Count the flow table now instead of answering from the last count.
-    #[serde(default)]
-    pub now: bool,
-}
-
-/// Query of `GET /v1/events`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventsQuery {
-    /// Only events with a higher id.
-    #[serde(default)]
-    pub after: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-}
-
-/// Body of `POST /v1/change`: edits that are accepted together or not at all.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Change {
-    /// Refused with 409 unless the revision is still this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub if_revision: Option<u64>,
-    pub edits: Vec<Edit>,
-}
-
-/// One edit of services or backends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "edit", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Edit {
-    ServiceAdd { name: String, vip: IpAddr, port: Option<u16>, protocol: Protocol, #[serde(default)] settings: ServiceSettings },
-    ServiceSet { name: String, settings: ServiceSettings },
-    ServiceRemove { name: String },
-    BackendAdd { service: String, address: IpAddr, #[serde(default)] settings: BackendSettings },
-    BackendSet { service: String, address: IpAddr, settings: BackendSettings },
-    BackendDrain { service: String, address: IpAddr },
-    BackendUndrain { service: String, address: IpAddr },
-    BackendRemove { service: String, address: IpAddr },
-}
-
-/// What of a service can be set; absent fields stay as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceSettings {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selection: Option<Selection>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub affinity: Option<Affinity>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-    /// As in `"120s"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub udp_idle: Option<Seconds>,
-}
-
-/// What of a backend can be set; absent fields stay as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BackendSettings {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<BackendState>,
-}
-
-/// Body of `POST /v1/apply`: services and backends in the form of the configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApplyFile {
-    /// For messages.
-    pub file: String,
-    pub toml: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub if_revision: Option<u64>,
-}
-
-/// Body of `POST /v1/seeds/rotate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rotate {
-    /// The seed of one CPU.
-    Cpu(u32),
-    /// The shared seed: picks of `fleet` and client affinity change.
-    Shared,
-    /// Every CPU's seed, not the shared one.
-    Cpus,
-    /// Every CPU's seed and the shared one.
-    All,
 }
 
 /// Answer to a change that was accepted and is in the datapath.

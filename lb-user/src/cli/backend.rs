@@ -95,30 +95,72 @@ struct Settings {
 
 pub(super) async fn run(args: Args, context: &Context) -> Outcome {
     match args.command {
-        Command::Add { backend: Named { service, address }, settings, condition } => {
-            change(Edit::BackendAdd { service, address, settings: settings.into() }, &condition, context).await
+        Command::Add {
+            backend: Named { service, address },
+            settings,
+            condition,
+        } => {
+            change(
+                Edit::BackendAdd {
+                    service,
+                    address,
+                    settings: settings.into(),
+                },
+                &condition,
+                context,
+            )
+            .await
         }
-        Command::Set { backend: Named { service, address }, settings, condition } => {
-            change(Edit::BackendSet { service, address, settings: settings.into() }, &condition, context).await
+        Command::Set {
+            backend: Named { service, address },
+            settings,
+            condition,
+        } => {
+            change(
+                Edit::BackendSet {
+                    service,
+                    address,
+                    settings: settings.into(),
+                },
+                &condition,
+                context,
+            )
+            .await
         }
-        Command::Drain { backend: Named { service, address }, wait: false, condition, .. } => {
-            change(Edit::BackendDrain { service, address }, &condition, context).await
-        }
-        Command::Drain { backend, wait: true, deadline, condition } => {
-            drain_and_wait(&backend, deadline, &condition, context).await
-        }
-        Command::Undrain { backend: Named { service, address }, condition } => {
-            change(Edit::BackendUndrain { service, address }, &condition, context).await
-        }
-        Command::Remove { backend: Named { service, address }, condition } => {
-            change(Edit::BackendRemove { service, address }, &condition, context).await
-        }
+        Command::Drain {
+            backend: Named { service, address },
+            wait: false,
+            condition,
+            ..
+        } => change(Edit::BackendDrain { service, address }, &condition, context).await,
+        Command::Drain {
+            backend,
+            wait: true,
+            deadline,
+            condition,
+        } => drain_and_wait(&backend, deadline, &condition, context).await,
+        Command::Undrain {
+            backend: Named { service, address },
+            condition,
+        } => change(Edit::BackendUndrain { service, address }, &condition, context).await,
+        Command::Remove {
+            backend: Named { service, address },
+            condition,
+        } => change(Edit::BackendRemove { service, address }, &condition, context).await,
     }
 }
 
-async fn drain_and_wait(backend: &Named, deadline: Duration, condition: &Condition, context: &Context) -> Outcome {
+async fn drain_and_wait(
+    backend: &Named,
+    deadline: Duration,
+    condition: &Condition,
+    context: &Context,
+) -> Outcome {
     let start = Instant::now();
-    let edit = Edit::BackendDrain { service: backend.service.clone(), address: backend.address };
+    let edit = Edit::BackendDrain {
+        service: backend.service.clone(),
+        address: backend.address,
+    };
     let done = send(edit, condition, context).await?;
     if !context.json {
         table::write_stdout(&format!("{}\n", done.text))?;
@@ -185,6 +227,10 @@ fn deadline_passed(backend: &Named, flows: u64, deadline: Duration) -> exit::Adv
 
 impl From<Settings> for BackendSettings {
     fn from(settings: Settings) -> Self {
-        Self { weight: settings.weight, mode: settings.mode, state: settings.state }
+        Self {
+            weight: settings.weight,
+            mode: settings.mode,
+            state: settings.state,
+        }
     }
 }

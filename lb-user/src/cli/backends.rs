@@ -17,7 +17,10 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Outcome {
-    let filter = Filter { service: args.service, ..Filter::default() };
+    let filter = Filter {
+        service: args.service,
+        ..Filter::default()
+    };
     let backends: Vec<Backend> = context.client().query("/v1/backends", &filter).await?;
     context.print(&backends, |paint| render(&backends, paint))
 }
@@ -27,8 +30,20 @@ fn render(backends: &[Backend], paint: Paint) -> String {
         return "No backends. Add one: evenkeel backend add SERVICE ADDRESS\n".to_owned();
     }
     let mut table = Table::new(&[
-        "SERVICE", "BACKEND", "STATE", "MODE", ">WEIGHT", ">EXPECTED", ">OBSERVED", ">OF NEW", ">ACTIVE", ">FLOWS",
-        ">PACKETS", ">BYTES", "NEXT HOP", "SOURCE",
+        "SERVICE",
+        "BACKEND",
+        "STATE",
+        "MODE",
+        ">WEIGHT",
+        ">EXPECTED",
+        ">OBSERVED",
+        ">OF NEW",
+        ">ACTIVE",
+        ">FLOWS",
+        ">PACKETS",
+        ">BYTES",
+        "NEXT HOP",
+        "SOURCE",
     ]);
     for backend in backends {
         table.row([
@@ -38,7 +53,9 @@ fn render(backends: &[Backend], paint: Paint) -> String {
             mode(backend.mode).to_owned(),
             backend.weight.to_string(),
             table::percent(backend.expected_share),
-            backend.observed_share.map_or_else(|| "-".to_owned(), table::percent),
+            backend
+                .observed_share
+                .map_or_else(|| "-".to_owned(), table::percent),
             table::count(backend.observed_flows),
             table::count(backend.active_flows),
             table::count(backend.totals.flows),
@@ -49,9 +66,16 @@ fn render(backends: &[Backend], paint: Paint) -> String {
         ]);
     }
     let mut text = table.render(0, paint);
-    let unresolved = backends.iter().filter_map(|backend| Some((backend, backend.unresolved.as_deref()?)));
+    let unresolved = backends
+        .iter()
+        .filter_map(|backend| Some((backend, backend.unresolved.as_deref()?)));
     for (backend, reason) in unresolved {
-        text.push_str(&format!("{} {}/{}: {reason}\n", paint.warn("no next hop:"), backend.service, backend.address));
+        text.push_str(&format!(
+            "{} {}/{}: {reason}\n",
+            paint.warn("no next hop:"),
+            backend.service,
+            backend.address
+        ));
     }
     text
 }
@@ -106,7 +130,11 @@ mod tests {
             observed_share: Some(0.6612),
             observed_flows: 30_112,
             active_flows: 210,
-            totals: Totals { flows: 19_910, packets: 1_200_000, bytes: 900_000_000 },
+            totals: Totals {
+                flows: 19_910,
+                packets: 1_200_000,
+                bytes: 900_000_000,
+            },
         };
         let second = Backend {
             address: "10.0.0.3".parse().unwrap(),

@@ -21,5 +21,10 @@ pub(super) fn run(args: &Args, context: &Context) -> Outcome {
     let services = config.services.len();
     let backends: usize = config.services.iter().map(|service| service.backends.len()).sum();
     let answer = serde_json::json!({ "file": config.file, "services": services, "backends": backends });
-    context.print(&answer, |_| format!("{} is right: {services} services, {backends} backends.\n", config.file))
+    context.print(&answer, |_| {
+        format!(
+            "{} is right: {services} services, {backends} backends.\n",
+            config.file
+        )
+    })
 }

@@ -20,11 +20,21 @@ pub(super) fn run(args: &Args, context: &Context) -> Outcome {
     if args.remove {
         decap::remove(&args.interface)?;
         let answer = serde_json::json!({ "removed": args.interface });
-        return context.print(&answer, |_| format!("IPIP is no longer stripped on {}.\n", args.interface));
+        return context.print(&answer, |_| {
+            format!("IPIP is no longer stripped on {}.\n", args.interface)
+        });
     }
     let attached = decap::attach(&args.interface, args.mode)?;
     context.print(&attached, |_| {
-        let reason = attached.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        format!("IPIP is stripped on {}, XDP mode {}{reason}.\n", attached.name, attached.mode.name())
+        let reason = attached
+            .reason
+            .as_ref()
+            .map(|reason| format!(" ({reason})"))
+            .unwrap_or_default();
+        format!(
+            "IPIP is stripped on {}, XDP mode {}{reason}.\n",
+            attached.name,
+            attached.mode.name()
+        )
     })
 }

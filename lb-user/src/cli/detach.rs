@@ -6,8 +6,10 @@ use super::{Context, exit::Outcome};
 use crate::program::{self, DEFAULT_PIN_DIRECTORY};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Traffic to the VIPs is no longer balanced afterwards, and the flow table is lost. A running daemon \
-    refuses: end it first.")]
+#[command(
+    after_help = "Traffic to the VIPs is no longer balanced afterwards, and the flow table is lost. A running daemon \
+    refuses: end it first."
+)]
 pub(super) struct Args {
     /// Where program, links and maps are pinned.
     #[arg(long, value_name = "DIRECTORY", default_value = DEFAULT_PIN_DIRECTORY)]
@@ -22,6 +24,10 @@ pub(super) fn run(args: &Args, context: &Context) -> Outcome {
             [] => "no interface".to_owned(),
             names => names.join(", "),
         };
-        format!("Detached from {from}; {} maps removed from {}.\n", detached.maps, args.pin_directory.display())
+        format!(
+            "Detached from {from}; {} maps removed from {}.\n",
+            detached.maps,
+            args.pin_directory.display()
+        )
     })
 }

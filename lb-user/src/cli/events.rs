@@ -21,7 +21,10 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: &Args, context: &Context) -> Outcome {
     let client = context.client();
-    let mut query = EventsQuery { after: 0, limit: Some(args.limit) };
+    let mut query = EventsQuery {
+        after: 0,
+        limit: Some(args.limit),
+    };
     let events: Vec<Event> = client.query("/v1/events", &query).await?;
     if !args.follow {
         return context.print(&events, |paint| render(&events, paint));
@@ -29,7 +32,11 @@ pub(super) async fn run(args: &Args, context: &Context) -> Outcome {
     let mut news = events;
     loop {
         for event in &news {
-            let line = if context.json { serde_json::to_string(event)? } else { line(event) };
+            let line = if context.json {
+                serde_json::to_string(event)?
+            } else {
+                line(event)
+            };
             write_stdout(&format!("{line}\n"))?;
             query.after = event.id;
         }
@@ -53,11 +60,22 @@ fn render(events: &[Event], paint: Paint) -> String {
 pub(super) fn rows(events: &[Event], indent: usize, paint: Paint) -> String {
     let mut table = Table::new(&["TIME (UTC)", "KIND", "OBJECT", "WHAT"]);
     for event in events {
-        table.row([table::utc(event.time_ms), event.kind.to_string(), event.object.clone(), event.text.clone()]);
+        table.row([
+            table::utc(event.time_ms),
+            event.kind.to_string(),
+            event.object.clone(),
+            event.text.clone(),
+        ]);
     }
     table.render(indent, paint)
 }
 
 fn line(event: &Event) -> String {
-    format!("{}  {:<12}  {}  {}", table::utc(event.time_ms), event.kind, event.object, event.text)
+    format!(
+        "{}  {:<12}  {}  {}",
+        table::utc(event.time_ms),
+        event.kind,
+        event.object,
+        event.text
+    )
 }

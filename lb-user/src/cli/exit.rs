@@ -65,10 +65,19 @@ pub fn print_failure(error: &anyhow::Error, as_json: bool) -> u8 {
 
 fn describe(error: &anyhow::Error) -> Failure {
     let next_step = error.chain().find_map(|cause| {
-        let from_client = cause.downcast_ref::<ClientError>().and_then(ClientError::next_step);
-        from_client.or_else(|| cause.downcast_ref::<Advice>().map(|advice| advice.next_step.clone()))
+        let from_client = cause
+            .downcast_ref::<ClientError>()
+            .and_then(ClientError::next_step);
+        from_client.or_else(|| {
+            cause
+                .downcast_ref::<Advice>()
+                .map(|advice| advice.next_step.clone())
+        })
     });
-    Failure { error: format!("{error:#}"), next_step }
+    Failure {
+        error: format!("{error:#}"),
+        next_step,
+    }
 }
 
 /// The exit code of an error.
@@ -101,7 +110,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        && error.chain().all(|cause| cause.downcast_ref::<ClientError>().is_none())
+        && error
+            .chain()
+            .all(|cause| cause.downcast_ref::<ClientError>().is_none())
 }
 
 #[cfg(test)]
@@ -109,7 +120,10 @@ mod tests {
     use super::*;
 
     fn refused(status: StatusCode) -> anyhow::Error {
-        let failure = Failure { error: "no".into(), next_step: Some("yes".into()) };
+        let failure = Failure {
+            error: "no".into(),
+            next_step: Some("yes".into()),
+        };
         anyhow::Error::new(ClientError::Refused { status, failure }).context("backend add")
     }
 

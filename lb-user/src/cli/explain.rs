@@ -58,8 +58,15 @@ fn one(answer: &Answer, paint: Paint) -> String {
         "drop" => paint.bad(&verdict),
         _ => verdict,
     };
-    let to = answer.backend.map(|backend| format!(" to {backend}")).unwrap_or_default();
-    format!("On CPU {}: {verdict}{to}\n{}", cpus.join(", "), table.render(2, paint))
+    let to = answer
+        .backend
+        .map(|backend| format!(" to {backend}"))
+        .unwrap_or_default();
+    format!(
+        "On CPU {}: {verdict}{to}\n{}",
+        cpus.join(", "),
+        table.render(2, paint)
+    )
 }
 
 #[cfg(test)]
@@ -69,12 +76,18 @@ mod tests {
 
     #[test]
     fn an_explanation_reads_stage_by_stage() {
-        let stage = |stage: &str, finding: &str| Stage { stage: stage.into(), finding: finding.into() };
+        let stage = |stage: &str, finding: &str| Stage {
+            stage: stage.into(),
+            finding: finding.into(),
+        };
         let explanation = Explanation {
             packet: "tcp 192.0.2.1:40000 > 198.51.100.7:443".into(),
             answers: vec![Answer {
                 cpus: vec![0, 1],
-                stages: vec![stage("vip filter", "198.51.100.7 may be a VIP"), stage("flow table", "hit")],
+                stages: vec![
+                    stage("vip filter", "198.51.100.7 may be a VIP"),
+                    stage("flow table", "hit"),
+                ],
                 verdict: "forward".into(),
                 reason: "dsr".into(),
                 backend: Some("10.0.0.2".parse().unwrap()),

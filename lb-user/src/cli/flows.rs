@@ -25,7 +25,13 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Outcome {
-    let filter = Filter { service: args.service, backend: args.backend, state: args.state, limit: args.list, now: true };
+    let filter = Filter {
+        service: args.service,
+        backend: args.backend,
+        state: args.state,
+        limit: args.list,
+        now: true,
+    };
     let flows: Flows = context.client().query("/v1/flows", &filter).await?;
     context.print(&flows, |paint| render(&flows, paint))
 }
@@ -36,10 +42,21 @@ fn render(flows: &Flows, paint: Paint) -> String {
         text.push_str("No flows match.\n");
         return text;
     }
-    let mut table = Table::new(&["SERVICE", "BACKEND", ">NEW", ">ESTABLISHED", ">CLOSING", ">DATAGRAM"]);
+    let mut table = Table::new(&[
+        "SERVICE",
+        "BACKEND",
+        ">NEW",
+        ">ESTABLISHED",
+        ">CLOSING",
+        ">DATAGRAM",
+    ]);
     for count in &flows.counts {
         let numbers = [count.new, count.established, count.closing, count.datagram].map(table::count);
-        table.row([count.service.clone(), count.backend.to_string()].into_iter().chain(numbers));
+        table.row(
+            [count.service.clone(), count.backend.to_string()]
+                .into_iter()
+                .chain(numbers),
+        );
     }
     text.push_str(&table.render(0, paint));
     if !flows.flows.is_empty() {
@@ -70,19 +87,38 @@ fn list(flows: &Flows, paint: Paint) -> String {
 /// One line: how full, by state, and what was lost.
 pub(super) fn fill(flows: &FlowTable, paint: Paint) -> String {
     let used: u64 = flows.used.values().sum();
-    let share = if flows.slots == 0 { 0.0 } else { used as f64 / flows.slots as f64 };
+    let share = if flows.slots == 0 {
+        0.0
+    } else {
+        used as f64 / flows.slots as f64
+    };
     let share_text = table::percent(share);
-    let share_text = if share > 0.5 { paint.warn(&share_text) } else { share_text };
-    let mut text = format!("{} of {} entries in use ({share_text})", table::count(used), table::count(flows.slots));
+    let share_text = if share > 0.5 {
+        paint.warn(&share_text)
+    } else {
+        share_text
+    };
+    let mut text = format!(
+        "{} of {} entries in use ({share_text})",
+        table::count(used),
+        table::count(flows.slots)
+    );
     let states = flows.used.iter().filter(|(_, number)| **number > 0);
-    let states: Vec<String> = states.map(|(state, number)| format!("{state} {}", table::count(*number))).collect();
+    let states: Vec<String> = states
+        .map(|(state, number)| format!("{state} {}", table::count(*number)))
+        .collect();
     if !states.is_empty() {
         text.push_str(&format!(": {}", states.join(", ")));
     }
     let lost = flows.lost.iter().filter(|(_, number)| **number > 0);
-    let lost: Vec<String> = lost.map(|(reason, number)| format!("{reason} {}", table::count(*number))).collect();
+    let lost: Vec<String> = lost
+        .map(|(reason, number)| format!("{reason} {}", table::count(*number)))
+        .collect();
     if !lost.is_empty() {
-        text.push_str(&format!("; pushed out since the maps were made: {}", lost.join(", ")));
+        text.push_str(&format!(
+            "; pushed out since the maps were made: {}",
+            lost.join(", ")
+        ));
     }
     text
 }
@@ -95,7 +131,12 @@ pub(super) mod tests {
     pub(in crate::cli) fn example() -> FlowTable {
         FlowTable {
             slots: 2_097_152,
-            used: [("established".to_owned(), 1799), ("new".to_owned(), 33), ("closing".to_owned(), 0)].into(),
+            used: [
+                ("established".to_owned(), 1799),
+                ("new".to_owned(), 33),
+                ("closing".to_owned(), 0),
+            ]
+            .into(),
             expired: 400,
             lost: [("established".to_owned(), 0), ("new".to_owned(), 12)].into(),
             counted_seconds_ago: 3,

@@ -102,7 +102,10 @@ pub fn main() -> u8 {
 }
 
 fn dispatch(cli: Cli) -> Outcome {
-    let context = Context { socket: cli.socket, json: cli.json };
+    let context = Context {
+        socket: cli.socket,
+        json: cli.json,
+    };
     match cli.command {
         Command::Run(args) => run::run(args, &context),
         Command::Check(args) => check::run(&args, &context),
@@ -116,7 +119,9 @@ fn dispatch(cli: Cli) -> Outcome {
 
 /// Commands that talk to the daemon.
 fn ask(command: Command, context: &Context) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         match command {
             Command::Reload => reload::run(context).await,

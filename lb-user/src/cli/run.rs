@@ -9,12 +9,19 @@ use super::{
 use crate::daemon;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The datapath is pinned and goes on forwarding when the daemon ends, whatever ends it; the next daemon \
+#[command(
+    after_help = "The datapath is pinned and goes on forwarding when the daemon ends, whatever ends it; the next daemon \
     adopts it without losing a packet. SIGHUP reads the configuration again. EVENKEEL_LOG sets what is logged, as in \
-    EVENKEEL_LOG=info,lb_user=debug.")]
+    EVENKEEL_LOG=info,lb_user=debug."
+)]
 pub(super) struct Args {
     /// The configuration file.
-    #[arg(long, short, value_name = "FILE", default_value = "/etc/evenkeel/evenkeel.toml")]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        default_value = "/etc/evenkeel/evenkeel.toml"
+    )]
     config: PathBuf,
     /// Replace another XDP program on an interface, whatever it does.
     #[arg(long)]

@@ -55,9 +55,14 @@ fn render(seeds: &[Seed], paint: Paint) -> String {
     for seed in seeds {
         table.row([
             name(seed),
-            if seed.generation == 0 { paint.bad("unset") } else { seed.generation.to_string() },
+            if seed.generation == 0 {
+                paint.bad("unset")
+            } else {
+                seed.generation.to_string()
+            },
             duration::show(seed.age_seconds),
-            seed.next_rotation_seconds.map_or_else(|| "on command".to_owned(), duration::show),
+            seed.next_rotation_seconds
+                .map_or_else(|| "on command".to_owned(), duration::show),
             table::percent(seed.fresh_fill),
         ]);
     }
@@ -65,7 +70,8 @@ fn render(seeds: &[Seed], paint: Paint) -> String {
 }
 
 fn name(seed: &Seed) -> String {
-    seed.cpu.map_or_else(|| "shared".to_owned(), |cpu| format!("cpu {cpu}"))
+    seed.cpu
+        .map_or_else(|| "shared".to_owned(), |cpu| format!("cpu {cpu}"))
 }
 
 #[cfg(test)]
@@ -74,9 +80,25 @@ mod tests {
 
     #[test]
     fn seeds_show_their_age_and_never_their_secret() {
-        let shared = Seed { cpu: None, generation: 1, age_seconds: 90_000, next_rotation_seconds: None, fresh_fill: 0.0 };
-        let cpu = Seed { cpu: Some(0), generation: 7, age_seconds: 65, next_rotation_seconds: Some(535), fresh_fill: 0.1234 };
-        let unset = Seed { cpu: Some(1), generation: 0, ..cpu };
+        let shared = Seed {
+            cpu: None,
+            generation: 1,
+            age_seconds: 90_000,
+            next_rotation_seconds: None,
+            fresh_fill: 0.0,
+        };
+        let cpu = Seed {
+            cpu: Some(0),
+            generation: 7,
+            age_seconds: 65,
+            next_rotation_seconds: Some(535),
+            fresh_fill: 0.1234,
+        };
+        let unset = Seed {
+            cpu: Some(1),
+            generation: 0,
+            ..cpu
+        };
         insta::assert_snapshot!(render(&[shared, cpu, unset], Paint::PLAIN));
     }
 }

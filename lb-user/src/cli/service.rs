@@ -78,13 +78,37 @@ pub(super) struct Condition {
 
 pub(super) async fn run(args: Args, context: &Context) -> Outcome {
     let (edit, condition) = match args.command {
-        Command::Add { name, vip, port, protocol, settings, condition } => {
+        Command::Add {
+            name,
+            vip,
+            port,
+            protocol,
+            settings,
+            condition,
+        } => {
             let port = port.number();
-            (Edit::ServiceAdd { name, vip, port, protocol, settings: settings.into() }, condition)
+            (
+                Edit::ServiceAdd {
+                    name,
+                    vip,
+                    port,
+                    protocol,
+                    settings: settings.into(),
+                },
+                condition,
+            )
         }
-        Command::Set { name, settings, condition } => {
-            (Edit::ServiceSet { name, settings: settings.into() }, condition)
-        }
+        Command::Set {
+            name,
+            settings,
+            condition,
+        } => (
+            Edit::ServiceSet {
+                name,
+                settings: settings.into(),
+            },
+            condition,
+        ),
         Command::Remove { name, condition } => (Edit::ServiceRemove { name }, condition),
     };
     change(edit, &condition, context).await
@@ -98,7 +122,10 @@ pub(super) async fn change(edit: Edit, condition: &Condition, context: &Context)
 
 /// Sends one edit.
 pub(super) async fn send(edit: Edit, condition: &Condition, context: &Context) -> anyhow::Result<Done> {
-    let body = Change { if_revision: condition.if_revision, edits: vec![edit] };
+    let body = Change {
+        if_revision: condition.if_revision,
+        edits: vec![edit],
+    };
     Ok(context.client().post("/v1/change", &body).await?)
 }
 

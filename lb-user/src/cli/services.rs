@@ -14,11 +14,24 @@ pub(super) async fn run(context: &Context) -> Outcome {
 
 fn render(services: &[Service], paint: Paint) -> String {
     if services.is_empty() {
-        return "No services. Add one: evenkeel service add NAME --vip ADDRESS --port PORT --protocol tcp\n".to_owned();
+        return "No services. Add one: evenkeel service add NAME --vip ADDRESS --port PORT --protocol tcp\n"
+            .to_owned();
     }
     let mut table = Table::new(&[
-        "SERVICE", "VIP", "PROTO", "PICKS", "SOURCE", ">SERVING", ">DRAINING", ">DOWN", ">UNRESOLVED", ">SLOTS",
-        ">ACTIVE", ">FLOWS", ">PACKETS", ">BYTES",
+        "SERVICE",
+        "VIP",
+        "PROTO",
+        "PICKS",
+        "SOURCE",
+        ">SERVING",
+        ">DRAINING",
+        ">DOWN",
+        ">UNRESOLVED",
+        ">SLOTS",
+        ">ACTIVE",
+        ">FLOWS",
+        ">PACKETS",
+        ">BYTES",
     ]);
     for service in services {
         table.row([
@@ -43,8 +56,14 @@ fn render(services: &[Service], paint: Paint) -> String {
 
 /// `192.0.2.10:443`, `[2001:db8::1]:all`.
 pub(super) fn address(service: &Service) -> String {
-    let port = service.port.map_or_else(|| "all".to_owned(), |port| port.to_string());
-    if service.vip.is_ipv6() { format!("[{}]:{port}", service.vip) } else { format!("{}:{port}", service.vip) }
+    let port = service
+        .port
+        .map_or_else(|| "all".to_owned(), |port| port.to_string());
+    if service.vip.is_ipv6() {
+        format!("[{}]:{port}", service.vip)
+    } else {
+        format!("{}:{port}", service.vip)
+    }
 }
 
 pub(super) fn protocol(service: &Service) -> &'static str {
@@ -68,12 +87,20 @@ fn picks(service: &Service) -> String {
 /// A service that nobody serves is red.
 pub(super) fn serving(service: &Service, paint: Paint) -> String {
     let text = service.serving.to_string();
-    if service.slots == 0 { paint.bad(&text) } else { paint.good(&text) }
+    if service.slots == 0 {
+        paint.bad(&text)
+    } else {
+        paint.good(&text)
+    }
 }
 
 /// A number that should be 0.
 pub(super) fn trouble(number: u32, paint: Paint) -> String {
-    if number == 0 { "0".to_owned() } else { paint.warn(&number.to_string()) }
+    if number == 0 {
+        "0".to_owned()
+    } else {
+        paint.warn(&number.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -100,7 +127,11 @@ pub(super) mod tests {
             down: 0,
             unresolved: 0,
             active_flows: 1832,
-            totals: Totals { flows: 120_034, packets: 9_812_443, bytes: 7_310_004_224 },
+            totals: Totals {
+                flows: 120_034,
+                packets: 9_812_443,
+                bytes: 7_310_004_224,
+            },
         };
         let dns = Service {
             name: "dns".into(),

@@ -21,8 +21,16 @@ fn render(status: &Status, paint: Paint) -> String {
     text.push_str(&problems(status, paint));
     text.push_str(&interfaces(status, paint));
     text.push_str(&service_table(status, paint));
-    text.push_str(&format!("\n{}   {}\n", paint.head("FLOWS"), flows::fill(&status.flow_table, paint)));
-    text.push_str(&format!("{}   {}\n", paint.head("SEEDS"), seeds(&status.seeds, paint)));
+    text.push_str(&format!(
+        "\n{}   {}\n",
+        paint.head("FLOWS"),
+        flows::fill(&status.flow_table, paint)
+    ));
+    text.push_str(&format!(
+        "{}   {}\n",
+        paint.head("SEEDS"),
+        seeds(&status.seeds, paint)
+    ));
     if !status.recent_events.is_empty() {
         text.push_str(&format!("\n{}\n", paint.head("LAST EVENTS")));
         text.push_str(&events::rows(&status.recent_events, 2, paint));
@@ -58,19 +66,33 @@ fn problems(status: &Status, paint: Paint) -> String {
     }
     let mut text = format!("\n{}\n", paint.bad("PROBLEMS"));
     for problem in &status.problems {
-        text.push_str(&format!("  {}: {}\n    next: {}\n", problem.object, problem.problem, problem.next_step));
+        text.push_str(&format!(
+            "  {}: {}\n    next: {}\n",
+            problem.object, problem.problem, problem.next_step
+        ));
     }
     text
 }
 
 fn interfaces(status: &Status, paint: Paint) -> String {
     if status.interfaces.is_empty() {
-        return format!("\n{}\n", paint.bad("Attached to no interface: no traffic is balanced."));
+        return format!(
+            "\n{}\n",
+            paint.bad("Attached to no interface: no traffic is balanced.")
+        );
     }
     let mut table = Table::new(&["INTERFACE", "XDP MODE", "NOTE"]);
     for interface in &status.interfaces {
-        let mode = if interface.mode == "native" { paint.good("native") } else { paint.warn(&interface.mode) };
-        table.row([interface.name.clone(), mode, interface.note.clone().unwrap_or_default()]);
+        let mode = if interface.mode == "native" {
+            paint.good("native")
+        } else {
+            paint.warn(&interface.mode)
+        };
+        table.row([
+            interface.name.clone(),
+            mode,
+            interface.note.clone().unwrap_or_default(),
+        ]);
     }
     format!("\n{}", table.render(0, paint))
 }
@@ -80,7 +102,15 @@ fn service_table(status: &Status, paint: Paint) -> String {
         return "\nNo services. Add one: evenkeel service add NAME --vip ADDRESS --port PORT --protocol tcp\n".to_owned();
     }
     let mut table = Table::new(&[
-        "SERVICE", "VIP", "PROTO", ">SERVING", ">DRAINING", ">DOWN", ">UNRESOLVED", ">ACTIVE FLOWS", ">NEW FLOWS",
+        "SERVICE",
+        "VIP",
+        "PROTO",
+        ">SERVING",
+        ">DRAINING",
+        ">DOWN",
+        ">UNRESOLVED",
+        ">ACTIVE FLOWS",
+        ">NEW FLOWS",
     ]);
     for service in status.services.iter().take(SERVICES_SHOWN) {
         table.row([
@@ -97,7 +127,10 @@ fn service_table(status: &Status, paint: Paint) -> String {
     }
     let mut text = format!("\n{}", table.render(0, paint));
     if status.services.len() > SERVICES_SHOWN {
-        text.push_str(&format!("and {} more: evenkeel services\n", status.services.len() - SERVICES_SHOWN));
+        text.push_str(&format!(
+            "and {} more: evenkeel services\n",
+            status.services.len() - SERVICES_SHOWN
+        ));
     }
     text
 }
@@ -105,7 +138,10 @@ fn service_table(status: &Status, paint: Paint) -> String {
 fn seeds(seeds: &[Seed], paint: Paint) -> String {
     let unset: Vec<&Seed> = seeds.iter().filter(|seed| seed.generation == 0).collect();
     let own: Vec<&Seed> = seeds.iter().filter(|seed| seed.cpu.is_some()).collect();
-    let generations = (own.iter().map(|seed| seed.generation).min(), own.iter().map(|seed| seed.generation).max());
+    let generations = (
+        own.iter().map(|seed| seed.generation).min(),
+        own.iter().map(|seed| seed.generation).max(),
+    );
     let mut text = match generations {
         (Some(least), Some(most)) if least == most => format!("{} CPUs at generation {least}", own.len()),
         (Some(least), Some(most)) => format!("{} CPUs at generations {least} to {most}", own.len()),
@@ -146,15 +182,43 @@ mod tests {
             pin_directory: "/sys/fs/bpf/evenkeel".into(),
             program: "program 214, tag 8d2b6a9c0f3e1d47".into(),
             interfaces: vec![
-                Interface { name: "eth0".into(), index: 2, mode: "native".into(), note: None },
-                Interface { name: "eth1".into(), index: 3, mode: "generic".into(), note: Some("the driver has no XDP".into()) },
+                Interface {
+                    name: "eth0".into(),
+                    index: 2,
+                    mode: "native".into(),
+                    note: None,
+                },
+                Interface {
+                    name: "eth1".into(),
+                    index: 3,
+                    mode: "generic".into(),
+                    note: Some("the driver has no XDP".into()),
+                },
             ],
             services: services::tests::example(),
             flow_table: flows::tests::example(),
             seeds: vec![
-                Seed { cpu: None, generation: 1, age_seconds: 93_784, next_rotation_seconds: None, fresh_fill: 0.0 },
-                Seed { cpu: Some(0), generation: 8, age_seconds: 120, next_rotation_seconds: Some(480), fresh_fill: 0.1 },
-                Seed { cpu: Some(1), generation: 8, age_seconds: 119, next_rotation_seconds: Some(481), fresh_fill: 0.1 },
+                Seed {
+                    cpu: None,
+                    generation: 1,
+                    age_seconds: 93_784,
+                    next_rotation_seconds: None,
+                    fresh_fill: 0.0,
+                },
+                Seed {
+                    cpu: Some(0),
+                    generation: 8,
+                    age_seconds: 120,
+                    next_rotation_seconds: Some(480),
+                    fresh_fill: 0.1,
+                },
+                Seed {
+                    cpu: Some(1),
+                    generation: 8,
+                    age_seconds: 119,
+                    next_rotation_seconds: Some(481),
+                    fresh_fill: 0.1,
+                },
             ],
             problems: vec![Problem {
                 object: "service dns".into(),

@@ -14,7 +14,9 @@ impl Paint {
     /// Colours on a terminal, unless `NO_COLOR` is set (no-color.org).
     pub fn for_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { on: io::stdout().is_terminal() && !refused }
+        Self {
+            on: io::stdout().is_terminal() && !refused,
+        }
     }
 
     pub fn good(self, text: &str) -> String {
@@ -38,7 +40,11 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.on {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }
 
@@ -63,7 +69,10 @@ impl Table {
             Some(rest) => (rest, Side::Right),
             None => (*heading, Side::Left),
         });
-        Self { columns: columns.collect(), rows: Vec::new() }
+        Self {
+            columns: columns.collect(),
+            rows: Vec::new(),
+        }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -77,7 +86,11 @@ impl Table {
     /// The table as lines, each indented by `indent` spaces.
     pub fn render(&self, indent: usize, paint: Paint) -> String {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width(column)).collect();
-        let headings: Vec<String> = self.columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+        let headings: Vec<String> = self
+            .columns
+            .iter()
+            .map(|(heading, _)| (*heading).to_owned())
+            .collect();
         let mut text = paint.head(&self.line(&headings, &widths, indent));
         text.push('\n');
         for row in &self.rows {
@@ -88,7 +101,11 @@ impl Table {
     }
 
     fn width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| visible(cell));
+        let cells = self
+            .rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| visible(cell));
         cells.chain([visible(self.columns[column].0)]).max().unwrap_or(0)
     }
 
@@ -176,7 +193,11 @@ fn civil(day: u64) -> (u64, u64, u64) {
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * of_year + 2) / 153;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     (year, month, of_year - (153 * from_march + 2) / 5 + 1)
 }

@@ -191,7 +191,10 @@ fn check_together(services: &[ServiceSpec], problems: &mut Vec<Problem>) {
         for (place, backend) in service.backends.iter().enumerate() {
             let address = backend.address.to_canonical();
             // The service's own VIP was looked at with the service.
-            if let Some(name) = vips.get(&address).filter(|_| address != service.vip.to_canonical()) {
+            if let Some(name) = vips
+                .get(&address)
+                .filter(|_| address != service.vip.to_canonical())
+            {
                 problems.push(backend_is_vip(
                     backend_place(index, service, place, "address"),
                     name,

@@ -35,7 +35,11 @@ use crate::{
     net::{Resolution, ResolverHandle},
     plan::{self, Plan, PlanError, SlotTableCache, make_plan},
     program::Datapath,
-    state::{desired::Desired, last_known_good::Store, overlay::{Effective, Overlay}},
+    state::{
+        desired::Desired,
+        last_known_good::Store,
+        overlay::{Effective, Overlay},
+    },
 };
 
 /// How often the maps are compared with what they should hold.
@@ -113,7 +117,11 @@ impl Controller {
     pub fn end(self, _end: End) -> anyhow::Result<()> {
         let events = &self.shared.events;
         if !self.options.detach_on_exit {
-            events.record(Kind::Lifecycle, "daemon", "ending; the datapath goes on forwarding");
+            events.record(
+                Kind::Lifecycle,
+                "daemon",
+                "ending; the datapath goes on forwarding",
+            );
             return Ok(());
         }
         events.record(Kind::Lifecycle, "daemon", "ending; detaching the datapath");
@@ -147,7 +155,9 @@ impl Controller {
             }
             Command::Explain(query, reply) => {
                 let view = self.shared.view();
-                let _ = reply.send(block_in_place(|| crate::explain::explain(&query, &self.maps, &view)));
+                let _ = reply.send(block_in_place(|| {
+                    crate::explain::explain(&query, &self.maps, &view)
+                }));
             }
         }
     }
@@ -187,19 +197,23 @@ impl Controller {
     fn plan(&mut self, scope: &Scope, trigger: Trigger) -> Result<Plan, BringError> {
         let start = Instant::now();
         let observed = self.maps.observe(scope).map_err(BringError::Observe)?;
-        let plan = make_plan(&self.desired, &observed, &plan_scope(scope), &mut self.tables).map_err(|error| {
-            self.shared.recorder.plan_failed();
-            BringError::Plan(error)
-        })?;
+        let plan =
+            make_plan(&self.desired, &observed, &plan_scope(scope), &mut self.tables).map_err(|error| {
+                self.shared.recorder.plan_failed();
+                BringError::Plan(error)
+            })?;
         self.shared.recorder.planned(trigger, start.elapsed());
         Ok(plan)
     }
 
     fn dry_run(&mut self) -> Result<PlanText, Refusal> {
         let observed = self.maps.observe(&Scope::All).map_err(|error| failed(&error))?;
-        let plan =
-            make_plan(&self.desired, &observed, &plan::Scope::All, &mut self.tables).map_err(|error| failed(&error))?;
-        Ok(PlanText { steps: plan.steps.len(), text: plan.to_string() })
+        let plan = make_plan(&self.desired, &observed, &plan::Scope::All, &mut self.tables)
+            .map_err(|error| failed(&error))?;
+        Ok(PlanText {
+            steps: plan.steps.len(),
+            text: plan.to_string(),
+        })
     }
 
     /// Shows the state anew: all of it, or only what these services became.
@@ -212,12 +226,20 @@ impl Controller {
             }
         };
         let before = self.shared.view();
-        let mut services = if names.is_some() { before.services.clone() } else { BTreeMap::new() };
+        let mut services = if names.is_some() {
+            before.services.clone()
+        } else {
+            BTreeMap::new()
+        };
         match self.maps.observe(&scope) {
             Ok(observed) => {
                 let sources = Sources::new(&observed, &self.resolutions, &self.shared.counters);
                 let shown = names.unwrap_or(&BTreeSet::new()).clone();
-                let shown = if names.is_some() { shown } else { self.effective.services.keys().cloned().collect() };
+                let shown = if names.is_some() {
+                    shown
+                } else {
+                    self.effective.services.keys().cloned().collect()
+                };
                 for name in shown {
                     let Some(effective) = self.effective.services.get(&name) else {
                         services.remove(&name);
@@ -231,7 +253,10 @@ impl Controller {
                 }
             }
             Err(error) => {
-                tracing::warn!("cannot read the maps to show them: {}", edits::with_sources(&error));
+                tracing::warn!(
+                    "cannot read the maps to show them: {}",
+                    edits::with_sources(&error)
+                );
                 services.clone_from(&before.services);
             }
         }

@@ -66,7 +66,13 @@ fn describe_one(edit: &Edit) -> String {
 
 fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result<(), Refusal> {
     match edit {
-        Edit::ServiceAdd { name, vip, port, protocol, settings } => {
+        Edit::ServiceAdd {
+            name,
+            vip,
+            port,
+            protocol,
+            settings,
+        } => {
             let spec = ServiceSpec {
                 name: name.clone(),
                 vip: *vip,
@@ -83,7 +89,11 @@ fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result
         }
         Edit::ServiceSet { name, settings } => overlay.set_service(file, name, service_patch(*settings))?,
         Edit::ServiceRemove { name } => overlay.remove_service(file, name)?,
-        Edit::BackendAdd { service, address, settings } => {
+        Edit::BackendAdd {
+            service,
+            address,
+            settings,
+        } => {
             let spec = BackendSpec {
                 address: *address,
                 weight: settings.weight.unwrap_or(1),
@@ -92,7 +102,11 @@ fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result
             };
             overlay.add_backend(file, service, spec)?;
         }
-        Edit::BackendSet { service, address, settings } => {
+        Edit::BackendSet {
+            service,
+            address,
+            settings,
+        } => {
             overlay.set_backend(file, service, *address, backend_patch(*settings))?;
         }
         Edit::BackendDrain { service, address } => overlay.drain(file, service, *address)?,
@@ -108,7 +122,11 @@ fn port_of(name: &str, port: Option<u16>) -> Result<Port, Refusal> {
     };
     NonZeroU16::new(number).map(Port::Number).ok_or_else(|| {
         let next_step = Some("give a port from 1 to 65535, or `all`".to_owned());
-        Refusal::new(RefusalKind::Invalid, format!("service {name}: port 0 cannot be"), next_step)
+        Refusal::new(
+            RefusalKind::Invalid,
+            format!("service {name}: port 0 cannot be"),
+            next_step,
+        )
     })
 }
 
@@ -123,7 +141,11 @@ fn service_patch(settings: ServiceSettings) -> ServicePatch {
 }
 
 fn backend_patch(settings: BackendSettings) -> BackendPatch {
-    BackendPatch { weight: settings.weight, mode: settings.mode, state: settings.state }
+    BackendPatch {
+        weight: settings.weight,
+        mode: settings.mode,
+        state: settings.state,
+    }
 }
 
 impl From<OverlayError> for Refusal {

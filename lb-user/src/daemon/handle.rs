@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{reads, shared::Shared};
+use super::{flow_reads, reads, shared::Shared};
 use crate::api::{
     server::{Backend, Refusal, RefusalKind},
     types::{
-        self, ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Filter, Flows, PlanText,
-        Rotate, Seed, Status,
+        self, ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Filter, Flows,
+        PlanText, Rotate, Seed, Status,
     },
 };
 
@@ -48,7 +48,8 @@ impl Handle {
 }
 
 fn ending() -> Refusal {
-    let next_step = Some("wait for the next daemon, then look with `evenkeel status` what was done".to_owned());
+    let next_step =
+        Some("wait for the next daemon, then look with `evenkeel status` what was done".to_owned());
     Refusal::new(RefusalKind::Unavailable, "the daemon is ending", next_step)
 }
 
@@ -70,11 +71,13 @@ impl Backend for Handle {
     }
 
     fn flows(&self, filter: &Filter) -> Result<Flows, Refusal> {
-        reads::flows(&self.shared, filter)
+        flow_reads::flows(&self.shared, filter)
     }
 
     fn events(&self, query: EventsQuery) -> Vec<Event> {
-        self.shared.events.after(query.after, query.limit.unwrap_or(MOST_EVENTS))
+        self.shared
+            .events
+            .after(query.after, query.limit.unwrap_or(MOST_EVENTS))
     }
 
     async fn plan(&self) -> Result<PlanText, Refusal> {

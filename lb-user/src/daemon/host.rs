@@ -31,9 +31,16 @@ pub fn check_backends(services: &[ServiceSpec]) -> Result<(), HostError> {
 
 fn facts() -> Result<HostFacts, HostError> {
     let facts = net::HostFacts::gather()?;
-    Ok(HostFacts { addresses: facts.addresses, interfaces: facts.interfaces.into_keys().collect() })
+    Ok(HostFacts {
+        addresses: facts.addresses,
+        interfaces: facts.interfaces.into_keys().collect(),
+    })
 }
 
 fn refuse(problems: Vec<Problem>) -> Result<(), HostError> {
-    if problems.is_empty() { Ok(()) } else { Err(Problems(problems).into()) }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Problems(problems).into())
+    }
 }

@@ -29,5 +29,10 @@ pub fn start() -> Result<(), LoggingError> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
-    if journal { builder.without_time().try_init() } else { builder.try_init() }.map_err(LoggingError::Twice)
+    if journal {
+        builder.without_time().try_init()
+    } else {
+        builder.try_init()
+    }
+    .map_err(LoggingError::Twice)
 }

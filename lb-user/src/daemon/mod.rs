@@ -1,8 +1,10 @@
 //! The daemon: one controller owns the wanted state and is the only one to change the datapath; the rest reads.
 
+mod bring;
 mod change;
 mod controller;
 mod edits;
+pub mod flow_reads;
 mod handle;
 pub mod host;
 pub mod logging;

@@ -16,7 +16,11 @@ use crate::{
 pub type NextHops = BTreeMap<IpAddr, NextHop>;
 
 /// Next hops after an answer of the resolver. While an address is still being asked about, the one in use stays.
-pub fn updated(in_use: &NextHops, resolutions: &BTreeMap<IpAddr, Resolution>, wanted: &BTreeSet<IpAddr>) -> NextHops {
+pub fn updated(
+    in_use: &NextHops,
+    resolutions: &BTreeMap<IpAddr, Resolution>,
+    wanted: &BTreeSet<IpAddr>,
+) -> NextHops {
     let next = wanted.iter().filter_map(|address| {
         let hop = match resolutions.get(address) {
             Some(Resolution::Resolved(hop)) => Some(*hop),
@@ -33,9 +37,14 @@ pub fn differing(
     before: &BTreeMap<IpAddr, Resolution>,
     after: &BTreeMap<IpAddr, Resolution>,
 ) -> BTreeSet<IpAddr> {
-    let changed = after.iter().filter(|(address, answer)| before.get(address) != Some(answer));
+    let changed = after
+        .iter()
+        .filter(|(address, answer)| before.get(address) != Some(answer));
     let gone = before.keys().filter(|address| !after.contains_key(address));
-    changed.map(|(address, _)| *address).chain(gone.copied()).collect()
+    changed
+        .map(|(address, _)| *address)
+        .chain(gone.copied())
+        .collect()
 }
 
 /// What adopted maps forward by, so that a restart takes no backend away before the kernel has answered.
@@ -72,14 +81,22 @@ mod tests {
     }
 
     fn unresolved(pending: bool) -> Resolution {
-        Resolution::Unresolved { reason: "no".into(), pending }
+        Resolution::Unresolved {
+            reason: "no".into(),
+            pending,
+        }
     }
 
     #[test]
     fn a_pending_answer_leaves_the_next_hop_and_a_no_takes_it() {
         let [a, b, c, d] = [1, 2, 3, 4].map(|last| IpAddr::from([10, 0, 0, last]));
         let in_use: NextHops = [a, b, c, d].map(|address| (address, hop(1))).into();
-        let answers = [(a, unresolved(true)), (b, unresolved(false)), (c, Resolution::Resolved(hop(2)))].into();
+        let answers = [
+            (a, unresolved(true)),
+            (b, unresolved(false)),
+            (c, Resolution::Resolved(hop(2))),
+        ]
+        .into();
         let wanted = [a, b, c].into();
         let now = updated(&in_use, &answers, &wanted);
         assert_eq!(now, [(a, hop(1)), (c, hop(2))].into());

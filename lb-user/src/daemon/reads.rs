@@ -1,31 +1,24 @@
 //! Answers to reads: the view joined with counters and the count of the flow table. Asks neither the controller nor the kernel.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
+use std::{net::IpAddr, ops::Add, sync::Arc, time::Instant};
 
-use lb_common::{
-    counters::Event as Counted,
-    flow::{FlowValue, state as flow_state},
-    ids::BackendRef,
-    seed,
-};
+use lb_common::{counters::Event as Counted, ids::BackendRef, seed};
 
 use super::{
+    flow_reads::flow_table,
     shared::{Census, Shared},
     view::{BackendView, ServiceView, View},
 };
 use crate::{
     api::{
         server::{Refusal, RefusalKind},
-        types::{self, Filter, Flow, FlowCount, FlowTable, Flows, Interface, Problem, Seed, Status, Totals},
+        types::{self, Filter, FlowTable, Interface, Problem, Seed, Status, Totals},
     },
-    maps,
     state::desired::BackendState,
 };
 
 /// Events shown by `status`.
 const RECENT_EVENTS: usize = 5;
-/// Flows listed at most.
-const MOST_FLOWS: usize = 10_000;
 
 pub fn status(shared: &Shared) -> Status {
     let view = shared.view();
@@ -33,7 +26,11 @@ pub fn status(shared: &Shared) -> Status {
     let services = services(shared);
     let flow_table = flow_table(shared, &census);
     let mut problems: Vec<Problem> = view.troubles.values().cloned().collect();
-    problems.extend(view.services.values().flat_map(|service| service_problems(service)));
+    problems.extend(
+        view.services
+            .values()
+            .flat_map(|service| service_problems(service)),
+    );
     problems.extend(datapath_problems(shared, &view, &flow_table));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -72,7 +69,10 @@ fn service_problems(service: &ServiceView) -> Vec<Problem> {
         problems.push(Problem {
             object: object.clone(),
             problem: "it has no backends, so its packets are dropped".to_owned(),
-            next_step: format!("add one with `evenkeel backend add {} ADDRESS`", service.spec.name),
+            next_step: format!(
+                "add one with `evenkeel backend add {} ADDRESS`",
+                service.spec.name
+            ),
         });
     } else if service.entry.is_none_or(|entry| entry.slots_count == 0) {
         problems.push(Problem {
@@ -81,14 +81,21 @@ fn service_problems(service: &ServiceView) -> Vec<Problem> {
             next_step: look.clone(),
         });
     }
-    let unresolved: Vec<&BackendView> = service.backends.values().filter(|backend| is_unresolved(backend)).collect();
+    let unresolved: Vec<&BackendView> = service
+        .backends
+        .values()
+        .filter(|backend| is_unresolved(backend))
+        .collect();
     if let Some(first) = unresolved.first() {
         let reason = first.unresolved.as_deref().unwrap_or("unknown");
         problems.push(Problem {
             object,
             problem: match unresolved.len() {
                 1 => format!("backend {} has no next hop: {reason}", first.spec.address),
-                count => format!("{count} backends have no next hop; {}: {reason}", first.spec.address),
+                count => format!(
+                    "{count} backends have no next hop; {}: {reason}",
+                    first.spec.address
+                ),
             },
             next_step: look,
         });
@@ -118,7 +125,8 @@ fn datapath_problems(shared: &Shared, view: &View, flow_table: &FlowTable) -> Ve
         problems.push(Problem {
             object: "maps".to_owned(),
             problem: "the datapath met an entry that points outside a map".to_owned(),
-            next_step: "find out what else writes the maps (`bpftool map`), and report a bug if nothing does".to_owned(),
+            next_step: "find out what else writes the maps (`bpftool map`), and report a bug if nothing does"
+                .to_owned(),
         });
     }
     problems
@@ -127,12 +135,18 @@ fn datapath_problems(shared: &Shared, view: &View, flow_table: &FlowTable) -> Ve
 pub fn services(shared: &Shared) -> Vec<types::Service> {
     let view = shared.view();
     let census = shared.census();
-    view.services.values().map(|service| show_service(service, shared, &census)).collect()
+    view.services
+        .values()
+        .map(|service| show_service(service, shared, &census))
+        .collect()
 }
 
 fn show_service(service: &ServiceView, shared: &Shared, census: &Census) -> types::Service {
     let count = |wanted: BackendState| {
-        let in_state = service.backends.values().filter(|backend| !is_unresolved(backend) && backend.spec.state == wanted);
+        let in_state = service
+            .backends
+            .values()
+            .filter(|backend| !is_unresolved(backend) && backend.spec.state == wanted);
         in_state.count() as u32
     };
     let references = || service.backends.values().filter_map(|backend| backend.reference);
@@ -149,9 +163,15 @@ fn show_service(service: &ServiceView, shared: &Shared, census: &Census) -> type
         serving: count(BackendState::Serving),
         draining: count(BackendState::Draining),
         down: count(BackendState::Down),
-        unresolved: service.backends.values().filter(|backend| is_unresolved(backend)).count() as u32,
+        unresolved: service
+            .backends
+            .values()
+            .filter(|backend| is_unresolved(backend))
+            .count() as u32,
         active_flows: references().map(|reference| census.usage.active(reference)).sum(),
-        totals: references().map(|reference| totals(shared, reference)).fold(Totals::default(), add),
+        totals: references()
+            .map(|reference| totals(shared, reference))
+            .fold(Totals::default(), Totals::add),
     }
 }
 
@@ -162,33 +182,47 @@ pub fn is_unresolved(backend: &BackendView) -> bool {
 
 pub fn totals(shared: &Shared, reference: BackendRef) -> Totals {
     let counted = shared.counters.backend(reference.id());
-    Totals { flows: counted.flows, packets: counted.packets, bytes: counted.bytes }
-}
-
-fn add(left: Totals, right: Totals) -> Totals {
     Totals {
-        flows: left.flows.wrapping_add(right.flows),
-        packets: left.packets.wrapping_add(right.packets),
-        bytes: left.bytes.wrapping_add(right.bytes),
+        flows: counted.flows,
+        packets: counted.packets,
+        bytes: counted.bytes,
     }
 }
 
 pub fn backends(shared: &Shared, filter: &Filter) -> Result<Vec<types::Backend>, Refusal> {
     let view = shared.view();
-    let census = if filter.now { shared.count_flows() } else { shared.census() };
+    let census = if filter.now {
+        shared.count_flows()
+    } else {
+        shared.census()
+    };
     let mut shown = Vec::new();
     for service in chosen(&view, filter)? {
-        let counted = service.backends.values().map(|backend| new_flows(shared, backend));
+        let counted = service
+            .backends
+            .values()
+            .map(|backend| new_flows(shared, backend));
         let observed_flows: u64 = counted.sum();
-        let of_service = Observed { flows: observed_flows, service, census: &census };
-        let wanted = service.backends.iter().filter(|(address, _)| matches_backend(filter, **address));
+        let of_service = Observed {
+            flows: observed_flows,
+            service,
+            census: &census,
+        };
+        let wanted = service
+            .backends
+            .iter()
+            .filter(|(address, _)| matches_backend(filter, **address));
         shown.extend(wanted.map(|(address, backend)| of_service.show(*address, backend, shared)));
     }
     if shown.is_empty()
         && let Some(address) = filter.backend
     {
         let error = format!("there is no backend {address} here");
-        return Err(Refusal::new(RefusalKind::NotFound, error, Some("list them with `evenkeel backends`".into())));
+        return Err(Refusal::new(
+            RefusalKind::NotFound,
+            error,
+            Some("list them with `evenkeel backends`".into()),
+        ));
     }
     Ok(shown)
 }
@@ -216,31 +250,44 @@ impl Observed<'_> {
             expected_share: backend.expected_share,
             observed_share: (self.flows > 0).then_some(share),
             observed_flows: self.flows,
-            active_flows: backend.reference.map_or(0, |reference| self.census.usage.active(reference)),
-            totals: backend.reference.map(|reference| totals(shared, reference)).unwrap_or_default(),
+            active_flows: backend
+                .reference
+                .map_or(0, |reference| self.census.usage.active(reference)),
+            totals: backend
+                .reference
+                .map(|reference| totals(shared, reference))
+                .unwrap_or_default(),
         }
     }
 }
 
 /// New flows since the service's table last changed.
 fn new_flows(shared: &Shared, backend: &BackendView) -> u64 {
-    let flows = backend.reference.map_or(0, |reference| shared.counters.backend(reference.id()).flows);
+    let flows = backend
+        .reference
+        .map_or(0, |reference| shared.counters.backend(reference.id()).flows);
     flows.saturating_sub(backend.flows_before)
 }
 
-fn chosen<'a>(view: &'a View, filter: &Filter) -> Result<Vec<&'a Arc<ServiceView>>, Refusal> {
+pub(super) fn chosen<'a>(view: &'a View, filter: &Filter) -> Result<Vec<&'a Arc<ServiceView>>, Refusal> {
     let Some(name) = &filter.service else {
         return Ok(view.services.values().collect());
     };
     let found = view.services.get(name).ok_or_else(|| {
         let error = format!("there is no service {name:?}");
-        Refusal::new(RefusalKind::NotFound, error, Some("list them with `evenkeel services`".into()))
+        Refusal::new(
+            RefusalKind::NotFound,
+            error,
+            Some("list them with `evenkeel services`".into()),
+        )
     })?;
     Ok(vec![found])
 }
 
-fn matches_backend(filter: &Filter, address: IpAddr) -> bool {
-    filter.backend.is_none_or(|wanted| wanted.to_canonical() == address)
+pub(super) fn matches_backend(filter: &Filter, address: IpAddr) -> bool {
+    filter
+        .backend
+        .is_none_or(|wanted| wanted.to_canonical() == address)
 }
 
 pub fn seeds(shared: &Shared) -> Vec<Seed> {
@@ -250,110 +297,10 @@ pub fn seeds(shared: &Shared) -> Vec<Seed> {
         cpu: index.checked_sub(seed::of_cpu(0)),
         generation: seed.generation,
         age_seconds: seed.age().as_secs(),
-        next_rotation_seconds: seed.next.map(|next| next.saturating_duration_since(now).as_secs()),
+        next_rotation_seconds: seed
+            .next
+            .map(|next| next.saturating_duration_since(now).as_secs()),
         fresh_fill: shared.counters.fresh_fill(index),
     });
     shown.collect()
-}
-
-/// How full, and what was lost.
-pub fn flow_table(shared: &Shared, census: &Census) -> FlowTable {
-    let capacity = shared.counters.capacity();
-    let used = flow_state::NAMES.iter().zip(census.usage.live).skip(1);
-    let events = shared.counters.events();
-    let lost = EVICTIONS.iter().map(|(name, event)| ((*name).to_owned(), events[*event as usize]));
-    FlowTable {
-        slots: u64::from(capacity.flow_buckets) * lb_common::flow::WAYS as u64,
-        used: used.map(|(name, number)| ((*name).to_owned(), number)).collect(),
-        expired: census.usage.expired,
-        lost: lost.collect(),
-        counted_seconds_ago: census.at.elapsed().as_secs(),
-    }
-}
-
-/// Living flows that were pushed out, by the state they had, and flows that found no room.
-pub const EVICTIONS: [(&str, Counted); 5] = [
-    ("closing", Counted::EvictedClosing),
-    ("new", Counted::EvictedNew),
-    ("datagram", Counted::EvictedDatagram),
-    ("established", Counted::EvictedEstablished),
-    ("not_stored", Counted::FlowNotStored),
-];
-
-pub fn flows(shared: &Shared, filter: &Filter) -> Result<Flows, Refusal> {
-    let view = shared.view();
-    let services = chosen(&view, filter)?;
-    let state = filter.state.as_deref().map(state_number).transpose()?;
-    let census = if filter.now { shared.count_flows() } else { shared.census() };
-    let mut counts = Vec::new();
-    for service in &services {
-        for (address, backend) in service.backends.iter().filter(|(address, _)| matches_backend(filter, **address)) {
-            let live = backend.reference.and_then(|reference| census.usage.by_backend.get(&reference));
-            let count = |wanted: u8| match (live, state) {
-                (Some(live), None) => live[usize::from(wanted)],
-                (Some(live), Some(state)) if state == wanted => live[usize::from(wanted)],
-                _ => 0,
-            };
-            let count = FlowCount {
-                service: service.spec.name.clone(),
-                backend: *address,
-                new: count(flow_state::NEW),
-                established: count(flow_state::ESTABLISHED),
-                closing: count(flow_state::CLOSING),
-                datagram: count(flow_state::DATAGRAM),
-            };
-            counts.push(count);
-        }
-    }
-    let mut answer =
-        Flows { table: flow_table(shared, &census), counts, flows: Vec::new(), truncated: false };
-    if let Some(limit) = filter.limit {
-        list(shared, &view, &services, filter, state, limit.min(MOST_FLOWS), &mut answer);
-    }
-    Ok(answer)
-}
-
-fn list(
-    shared: &Shared,
-    view: &View,
-    services: &[&Arc<ServiceView>],
-    filter: &Filter,
-    state: Option<u8>,
-    limit: usize,
-    answer: &mut Flows,
-) {
-    let now = maps::datapath_seconds();
-    let names: BTreeMap<BackendRef, (&ServiceView, IpAddr)> = view.by_reference();
-    let wanted = |service: &ServiceView| services.iter().any(|chosen| chosen.key == service.key);
-    for (fingerprint, value) in shared.counters.living_flows(now) {
-        let Some((service, address)) = names.get(&value.backend) else {
-            continue;
-        };
-        if !wanted(service) || !matches_backend(filter, *address) || state.is_some_and(|state| state != value.state) {
-            continue;
-        }
-        if answer.flows.len() == limit {
-            answer.truncated = true;
-            return;
-        }
-        answer.flows.push(show_flow(fingerprint, value, service, *address, now));
-    }
-}
-
-fn show_flow(fingerprint: u64, value: FlowValue, service: &ServiceView, backend: IpAddr, now: u32) -> Flow {
-    Flow {
-        fingerprint: format!("{fingerprint:016x}"),
-        service: service.spec.name.clone(),
-        backend,
-        state: flow_state::NAMES.get(usize::from(value.state)).unwrap_or(&"unset").to_string(),
-        idle_seconds: now.saturating_sub(value.last_seen),
-    }
-}
-
-fn state_number(name: &str) -> Result<u8, Refusal> {
-    let found = flow_state::NAMES.iter().position(|known| *known == name).filter(|state| *state > 0);
-    found.map(|state| state as u8).ok_or_else(|| {
-        let known = flow_state::NAMES[1..].join(", ");
-        Refusal::new(RefusalKind::Invalid, format!("{name:?} is no flow state"), Some(format!("use one of: {known}")))
-    })
 }

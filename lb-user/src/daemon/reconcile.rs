@@ -1,21 +1,18 @@
 //! What happens without anybody asking: next hops that change, and maps that are not as they should be.
 
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    time::Instant,
-};
+use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
 use super::{
     controller::{BringError, Controller},
     edits, next_hops,
+    start::attach_options,
 };
 use crate::{
     api::types::{Problem, steps_written},
     events::Kind,
     maps::Scope,
     metrics::Trigger,
-    net::Resolution,
+    net::{self, Resolution},
     state::desired::desired_service,
 };
 
@@ -33,13 +30,18 @@ impl Controller {
         }
         let before = std::mem::take(&mut self.next_hops);
         self.next_hops = next_hops::updated(&before, &self.resolutions, &self.addresses());
-        let changed: BTreeSet<IpAddr> =
-            differing.iter().copied().filter(|address| before.get(address) != self.next_hops.get(address)).collect();
+        let changed: BTreeSet<IpAddr> = differing
+            .iter()
+            .copied()
+            .filter(|address| before.get(address) != self.next_hops.get(address))
+            .collect();
         let names = self.services_with(&differing);
         if !changed.is_empty() {
             self.tell_next_hops(&changed);
             self.refresh_desired(&self.services_with(&changed));
-            let keys = names.iter().filter_map(|name| Some(self.effective.services.get(name)?.spec.key()));
+            let keys = names
+                .iter()
+                .filter_map(|name| Some(self.effective.services.get(name)?.spec.key()));
             let scope = Scope::Services(keys.collect());
             let result = self.bring_about(&scope, Trigger::NextHop);
             if self.note_outcome(&result, "next hops") {
@@ -49,18 +51,77 @@ impl Controller {
         self.publish(Some(&names));
     }
 
-    /// Compares all maps with what they should hold, and puts right what differs.
+    /// Compares all maps with what they should hold, and puts right what differs; interfaces too.
     pub(super) fn reconcile(&mut self) {
+        self.reattach();
         let result = self.bring_about(&Scope::All, Trigger::Reconcile);
         self.note_outcome(&result, "reconcile");
         if let Ok(steps) = result
             && steps > 0
         {
             self.shared.recorder.drift_repaired();
-            let text = format!("the maps were not as they should be; put right ({})", steps_written(steps));
+            let text = format!(
+                "the maps were not as they should be; put right ({})",
+                steps_written(steps)
+            );
             self.shared.events.record(Kind::Drift, "datapath", text);
             self.publish(None);
         }
+    }
+
+    /// An interface that was made anew, or lost the program, gets it again.
+    fn reattach(&mut self) {
+        let missing = match self.missing_interfaces() {
+            Ok(missing) => missing,
+            Err(error) => return tracing::warn!("cannot look at the interfaces: {error}"),
+        };
+        if missing.is_empty() {
+            if self.troubles.remove("interfaces").is_some() {
+                self.publish(Some(&BTreeSet::new()));
+            }
+            return;
+        }
+        let object = missing.join(", ");
+        let options = attach_options(&self.config, &self.options);
+        match self.datapath.attach(&options) {
+            Ok(_) => {
+                self.shared
+                    .events
+                    .record(Kind::Drift, object, "the program was not there; attached again");
+                self.troubles.remove("interfaces");
+            }
+            Err(error) => {
+                let problem = Problem {
+                    object: object.clone(),
+                    problem: format!("no traffic is balanced here: {}", edits::with_sources(&error)),
+                    next_step: "bring the interface back; it is tried again every 10 s".to_owned(),
+                };
+                if self.troubles.insert("interfaces", problem.clone()).as_ref() != Some(&problem) {
+                    self.shared.events.record(Kind::Degraded, object, problem.problem);
+                }
+            }
+        }
+        self.publish(Some(&BTreeSet::new()));
+    }
+
+    /// Interfaces that should run the program and do not.
+    fn missing_interfaces(&self) -> anyhow::Result<Vec<String>> {
+        let program = self.datapath.identity()?.id;
+        let present = net::interfaces()?;
+        let runs = |name: &String| {
+            present
+                .get(name)
+                .and_then(|found| found.xdp)
+                .is_some_and(|xdp| xdp.program_id == program)
+        };
+        Ok(self
+            .config
+            .datapath
+            .interfaces
+            .iter()
+            .filter(|name| !runs(name))
+            .cloned()
+            .collect())
     }
 
     /// Remembers trouble with the datapath, or that it is over; answers whether all went well.
@@ -69,7 +130,9 @@ impl Controller {
         match result {
             Ok(_) => {
                 if self.troubles.remove("datapath").is_some() {
-                    self.shared.events.record(Kind::Applied, object, "the datapath is as wanted again");
+                    self.shared
+                        .events
+                        .record(Kind::Applied, object, "the datapath is as wanted again");
                     self.publish(Some(&BTreeSet::new()));
                 }
                 true
@@ -79,9 +142,13 @@ impl Controller {
                 let problem = Problem {
                     object: "datapath".to_owned(),
                     problem: text.clone(),
-                    next_step: "it is tried again every 10 s; see what is missing with `evenkeel plan`".to_owned(),
+                    next_step: "it is tried again every 10 s; see what is missing with `evenkeel plan`"
+                        .to_owned(),
                 };
-                let known = self.troubles.insert("datapath", problem.clone()).is_some_and(|before| before == problem);
+                let known = self
+                    .troubles
+                    .insert("datapath", problem.clone())
+                    .is_some_and(|before| before == problem);
                 if !known {
                     self.shared.events.record(Kind::ApplyFailed, object, text);
                 }
@@ -105,13 +172,21 @@ impl Controller {
 
     /// Every backend's address.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
-        let backends = self.effective.services.values().flat_map(|service| &service.spec.backends);
+        let backends = self
+            .effective
+            .services
+            .values()
+            .flat_map(|service| &service.spec.backends);
         backends.map(|backend| backend.address.to_canonical()).collect()
     }
 
     pub(super) fn services_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<String> {
         let with = self.effective.services.iter().filter(|(_, service)| {
-            service.spec.backends.iter().any(|backend| addresses.contains(&backend.address.to_canonical()))
+            service
+                .spec
+                .backends
+                .iter()
+                .any(|backend| addresses.contains(&backend.address.to_canonical()))
         });
         with.map(|(name, _)| name.clone()).collect()
     }
@@ -119,7 +194,10 @@ impl Controller {
     fn tell_next_hops(&self, changed: &BTreeSet<IpAddr>) {
         let events = &self.shared.events;
         if changed.len() > SINGLE_EVENTS {
-            let lost = changed.iter().filter(|address| !self.next_hops.contains_key(address)).count();
+            let lost = changed
+                .iter()
+                .filter(|address| !self.next_hops.contains_key(address))
+                .count();
             let text = format!("{} changed, {lost} of them lost", changed.len());
             return events.record(Kind::NextHop, "next hops", text);
         }
@@ -127,9 +205,14 @@ impl Controller {
             let text = match (self.next_hops.get(address), self.resolutions.get(address)) {
                 (Some(hop), _) => {
                     let name = super::view::interface_name(hop.interface);
-                    format!("reached through {} dev {name}", super::view::mac(&hop.mac_destination))
+                    format!(
+                        "reached through {} dev {name}",
+                        super::view::mac(&hop.mac_destination)
+                    )
                 }
-                (None, Some(Resolution::Unresolved { reason, .. })) => format!("no longer reachable: {reason}"),
+                (None, Some(Resolution::Unresolved { reason, .. })) => {
+                    format!("no longer reachable: {reason}")
+                }
                 (None, _) => "no longer resolved".to_owned(),
             };
             events.record(Kind::NextHop, address.to_string(), text);

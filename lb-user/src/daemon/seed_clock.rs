@@ -18,11 +18,21 @@ pub struct SeedClock {
 impl SeedClock {
     /// An `interval` of zero rotates on command only.
     pub fn new(interval: Duration, jitter: f64) -> Self {
-        Self { interval, jitter, seeds: Vec::new() }
+        Self {
+            interval,
+            jitter,
+            seeds: Vec::new(),
+        }
     }
 
     /// Takes another rhythm; due times are drawn anew.
-    pub fn set_rhythm(&mut self, interval: Duration, jitter: f64, now: Instant, mut random: impl FnMut() -> u64) {
+    pub fn set_rhythm(
+        &mut self,
+        interval: Duration,
+        jitter: f64,
+        now: Instant,
+        mut random: impl FnMut() -> u64,
+    ) {
         self.interval = interval;
         self.jitter = jitter;
         for index in 0..self.seeds.len() {
@@ -33,11 +43,19 @@ impl SeedClock {
     /// Learns what the maps hold; a seed of another generation than before is new.
     pub fn observe(&mut self, observed: &[Seed], now: Instant, mut random: impl FnMut() -> u64) {
         for (index, seed) in observed.iter().enumerate() {
-            if self.seeds.get(index).is_some_and(|known| known.generation == seed.generation) {
+            if self
+                .seeds
+                .get(index)
+                .is_some_and(|known| known.generation == seed.generation)
+            {
                 continue;
             }
             let next = self.next_after(index, now, random());
-            let view = SeedView { generation: seed.generation, since: now, next };
+            let view = SeedView {
+                generation: seed.generation,
+                since: now,
+                next,
+            };
             match self.seeds.get_mut(index) {
                 Some(known) => *known = view,
                 None => self.seeds.push(view),
@@ -47,7 +65,9 @@ impl SeedClock {
 
     /// Seeds whose time has come.
     pub fn due(&self, now: Instant) -> Vec<u32> {
-        let due = (0u32..).zip(&self.seeds).filter(|(_, seed)| seed.next.is_some_and(|next| next <= now));
+        let due = (0u32..)
+            .zip(&self.seeds)
+            .filter(|(_, seed)| seed.next.is_some_and(|next| next <= now));
         due.map(|(index, _)| index).collect()
     }
 
@@ -78,7 +98,12 @@ mod tests {
     use super::*;
 
     fn seed(generation: u32) -> Seed {
-        Seed { k0: 1, k1: 2, generation, reserved: 0 }
+        Seed {
+            k0: 1,
+            k1: 2,
+            generation,
+            reserved: 0,
+        }
     }
 
     #[test]

@@ -46,7 +46,9 @@ impl Controller {
     /// Rotates the CPU seeds whose bitmap of fresh keys is nearly full.
     pub(super) fn rotate_full(&mut self) {
         let cpus = seed::of_cpu(0)..self.seed_clock.views().len() as u32;
-        let full: Vec<u32> = cpus.filter(|index| self.shared.counters.fresh_fill(*index) > FRESH_LIMIT).collect();
+        let full: Vec<u32> = cpus
+            .filter(|index| self.shared.counters.fresh_fill(*index) > FRESH_LIMIT)
+            .collect();
         self.rotate_or_retry(&full, RotationCause::FreshKeysFull);
     }
 
@@ -56,7 +58,9 @@ impl Controller {
         }
         if let Err(error) = self.rotate(&indices.iter().copied().collect(), cause) {
             self.seed_clock.postpone(indices, Instant::now() + RETRY);
-            self.shared.events.record(Kind::Degraded, "seeds", edits::with_sources(&error));
+            self.shared
+                .events
+                .record(Kind::Degraded, "seeds", edits::with_sources(&error));
         }
     }
 
@@ -78,13 +82,22 @@ impl Controller {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
                 "the shared seed comes from the fleet's secret, so that every node picks alike",
-                Some("change the file named by fleet_secret_file on every node, then `evenkeel reload`".into()),
+                Some(
+                    "change the file named by fleet_secret_file on every node, then `evenkeel reload`".into(),
+                ),
             ));
         }
         let start = Instant::now();
-        let steps = self.rotate(&indices, RotationCause::Command).map_err(|error| failed(&error))?;
+        let steps = self
+            .rotate(&indices, RotationCause::Command)
+            .map_err(|error| failed(&error))?;
         self.shared.recorder.change_applied(start.elapsed());
-        Ok(Done { revision: self.overlay.revision(), steps, text: written(&indices), notes: Vec::new() })
+        Ok(Done {
+            revision: self.overlay.revision(),
+            steps,
+            text: written(&indices),
+            notes: Vec::new(),
+        })
     }
 
     fn rotate(&mut self, indices: &BTreeSet<u32>, cause: RotationCause) -> Result<usize, RotateError> {
@@ -93,7 +106,11 @@ impl Controller {
         self.write_seeds(renewed, cause)
     }
 
-    fn write_seeds(&mut self, renewed: BTreeMap<u32, Seed>, cause: RotationCause) -> Result<usize, RotateError> {
+    fn write_seeds(
+        &mut self,
+        renewed: BTreeMap<u32, Seed>,
+        cause: RotationCause,
+    ) -> Result<usize, RotateError> {
         if renewed.is_empty() {
             return Ok(0);
         }
@@ -107,22 +124,34 @@ impl Controller {
         self.look_at_seeds();
         let steps = result.map_err(RotateError::Write)?;
         self.shared.recorder.rotated(cause, indices.len());
-        self.shared.events.record(Kind::Seeds, "seeds", format!("{} ({})", written(&indices), cause.name()));
+        self.shared.events.record(
+            Kind::Seeds,
+            "seeds",
+            format!("{} ({})", written(&indices), cause.name()),
+        );
         Ok(steps)
     }
 
     /// Takes ages and due times from what the maps hold.
     pub(super) fn look_at_seeds(&mut self) {
         let now = Instant::now();
-        self.seed_clock.observe(&self.maps.seeds(), now, || seeds::random().unwrap_or(u64::MAX / 2));
+        self.seed_clock.observe(&self.maps.seeds(), now, || {
+            seeds::random().unwrap_or(u64::MAX / 2)
+        });
         self.publish(Some(&BTreeSet::new()));
     }
 
     /// At the start and after a reload: seeds that are unset or unfit, and the shared one from the fleet's secret.
-    pub(super) fn fill_seeds(&mut self, secret: Option<&[u8]>, cause: RotationCause) -> Result<usize, Refusal> {
+    pub(super) fn fill_seeds(
+        &mut self,
+        secret: Option<&[u8]>,
+        cause: RotationCause,
+    ) -> Result<usize, Refusal> {
         let observed = self.maps.seeds();
         let missing = seeds::missing(&observed, secret).map_err(|error| failed(&error))?;
-        let kept = (0u32..).zip(observed).filter(|(index, seed)| seed.generation != 0 && !missing.contains_key(index));
+        let kept = (0u32..)
+            .zip(observed)
+            .filter(|(index, seed)| seed.generation != 0 && !missing.contains_key(index));
         for (index, seed) in kept {
             self.desired.seeds.insert(index, seed);
         }
@@ -135,14 +164,19 @@ impl Controller {
             return Ok(None);
         };
         let refuse = |error: String| {
-            let next_step = "put the fleet's secret (16 octets or more) there, readable by the daemon".to_owned();
+            let next_step =
+                "put the fleet's secret (16 octets or more) there, readable by the daemon".to_owned();
             Refusal::new(RefusalKind::Invalid, error, Some(next_step))
         };
-        let secret =
-            std::fs::read(path).map_err(|error| refuse(format!("cannot read {}: {error}", path.display())))?;
+        let secret = std::fs::read(path)
+            .map_err(|error| refuse(format!("cannot read {}: {error}", path.display())))?;
         let secret = secret.trim_ascii().to_vec();
         if secret.len() < 16 {
-            return Err(refuse(format!("{} holds only {} octets", path.display(), secret.len())));
+            return Err(refuse(format!(
+                "{} holds only {} octets",
+                path.display(),
+                secret.len()
+            )));
         }
         Ok(Some(secret))
     }

@@ -36,7 +36,10 @@ pub struct Census {
 
 impl Shared {
     pub fn new(config_file: PathBuf, pin_directory: PathBuf, counters: Counters, view: View) -> Self {
-        let census = Census { usage: FlowTableUse::default(), at: Instant::now() };
+        let census = Census {
+            usage: FlowTableUse::default(),
+            at: Instant::now(),
+        };
         Self {
             events: Events::default(),
             recorder: Recorder::default(),
@@ -66,7 +69,10 @@ impl Shared {
     /// Counts the flow table now: reads every entry, so some milliseconds for millions of them.
     pub fn count_flows(&self) -> Arc<Census> {
         let usage = self.counters.flow_table(maps::datapath_seconds());
-        let census = Arc::new(Census { usage, at: Instant::now() });
+        let census = Arc::new(Census {
+            usage,
+            at: Instant::now(),
+        });
         *self.census.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&census);
         census
     }

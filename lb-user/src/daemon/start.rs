@@ -12,11 +12,11 @@ use tokio::{sync::mpsc, task::block_in_place};
 
 use super::{
     Options,
-    change::unix_now,
+    bring::unix_now,
     controller::Controller,
+    edits,
     handle::{Command, Handle, QUEUE},
-    host,
-    next_hops,
+    host, next_hops,
     seed_clock::SeedClock,
     shared::Shared,
     view::View,
@@ -36,11 +36,7 @@ use crate::{
     plan::SlotTableCache,
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
-    state::{
-        desired::desired_from,
-        last_known_good::Store,
-        overlay::Overlay,
-    },
+    state::{desired::desired_from, last_known_good::Store, overlay::Overlay},
 };
 
 /// How long the start waits for next hops; backends without one are left out until they have it.
@@ -61,9 +57,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     check(&config, &overlay)?;
     let (datapath, maps) = block_in_place(|| Datapath::load(&load_options(&config)))?;
 
-    let mut not_loaded = View::default();
-    not_loaded.revision = overlay.revision();
-    not_loaded.not_ready = vec!["the first state is not in the datapath yet".to_owned()];
+    let not_loaded = View {
+        revision: overlay.revision(),
+        not_ready: vec!["the first state is not in the datapath yet".to_owned()],
+        ..View::default()
+    };
     let shared = Arc::new(Shared::new(
         std::path::absolute(&options.config_file).unwrap_or_else(|_| options.config_file.clone()),
         config.datapath.pin_directory.clone(),
@@ -71,16 +69,31 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         not_loaded,
     ));
     for note in notes {
-        shared.events.record(Kind::Degraded, config.state.directory.display().to_string(), note);
+        shared
+            .events
+            .record(Kind::Degraded, config.state.directory.display().to_string(), note);
     }
     let (commands, mut queue) = mpsc::channel(QUEUE);
     let _socket = offer(&options, &config, Arc::clone(&shared), commands).await?;
-    let saved_state = SavedState { config, overlay, store };
+    let saved_state = SavedState {
+        config,
+        overlay,
+        store,
+    };
     let mut controller = Controller::new(options, saved_state, datapath, maps, shared)?;
-    controller.first_state(secret.as_deref()).await?;
-    controller.attach()?;
+    let started = match controller.first_state(secret.as_deref()).await {
+        Ok(()) => controller.attach(),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = started {
+        controller.give_up();
+        return Err(error);
+    }
     notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
-    let end = controller.run(&mut queue).await.context("cannot wait for signals")?;
+    let end = controller
+        .run(&mut queue)
+        .await
+        .context("cannot wait for signals")?;
     notify(&[NotifyState::Stopping]);
     controller.end(end)
 }
@@ -103,7 +116,10 @@ fn load_options(config: &Config) -> LoadOptions {
         flow_buckets: config.datapath.flow_buckets(),
         ..defaults
     };
-    LoadOptions { pin_directory: config.datapath.pin_directory.clone(), capacity }
+    LoadOptions {
+        pin_directory: config.datapath.pin_directory.clone(),
+        capacity,
+    }
 }
 
 /// What to attach to, from file and command line.
@@ -127,10 +143,19 @@ async fn offer(
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
 ) -> anyhow::Result<socket::SocketFile> {
-    let group = config.api.group.as_deref().map(group_id).transpose().context("api.group")?;
+    let group = config
+        .api
+        .group
+        .as_deref()
+        .map(group_id)
+        .transpose()
+        .context("api.group")?;
     let path = options.socket.as_ref().unwrap_or(&config.api.socket);
     let bound = socket::bind(path, group)?;
-    let handle = Arc::new(Handle { shared: Arc::clone(&shared), commands });
+    let handle = Arc::new(Handle {
+        shared: Arc::clone(&shared),
+        commands,
+    });
     let allowed = Allowed { group };
     tokio::spawn(async move {
         if let Err(error) = server::serve(bound.listener, allowed, handle).await {
@@ -163,7 +188,11 @@ impl Controller {
     ) -> anyhow::Result<Self> {
         // The task ends with the runtime.
         let _log = datapath.forward_log()?;
-        let SavedState { config, overlay, store } = saved;
+        let SavedState {
+            config,
+            overlay,
+            store,
+        } = saved;
         let effective = overlay.effective(&config.services);
         let key = match maps.settings() {
             settings if (settings.table_k0, settings.table_k1) == (0, 0) => seeds::fresh_table_key()?,
@@ -175,12 +204,21 @@ impl Controller {
             config.desired_settings(key, SAMPLE_BITS),
             BTreeMap::new(),
         );
-        let (resolver, answers) = Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;
+        let (resolver, answers) =
+            Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;
         let seed_clock = SeedClock::new(config.seeds.interval.duration(), config.seeds.jitter);
         let mut troubles = BTreeMap::new();
-        if let Some(note) = datapath.notes().first() {
+        if !datapath.notes().is_empty() {
             let next_step = "run `evenkeel detach` when flows may end, then start again".to_owned();
-            troubles.insert("maps", Problem { object: "maps".to_owned(), problem: note.clone(), next_step });
+            let problem = datapath.notes().join("; ");
+            troubles.insert(
+                "maps",
+                Problem {
+                    object: "maps".to_owned(),
+                    problem,
+                    next_step,
+                },
+            );
         }
         let not_ready = shared.view().not_ready.clone();
         Ok(Self {
@@ -231,16 +269,39 @@ impl Controller {
         block_in_place(|| self.datapath.attach(&options))?;
         let identity = self.datapath.identity()?;
         let mut view = View::clone(&self.shared.view());
-        view.program = format!("program {} (tag {}, version {})", identity.id, identity.tag, identity.version);
+        view.program = format!(
+            "program {} (tag {}, version {})",
+            identity.id, identity.tag, identity.version
+        );
         self.shared.publish(view);
         self.not_ready.clear();
         block_in_place(|| {
             self.shared.count_flows();
             self.publish(None);
         });
-        let how = if self.datapath.adopted() { "ready; adopted the maps and flows that were there" } else { "ready" };
+        let how = if self.datapath.adopted() {
+            "ready; adopted the maps and flows that were there"
+        } else {
+            "ready"
+        };
         self.shared.events.record(Kind::Lifecycle, "daemon", how);
         Ok(())
+    }
+}
+
+impl Controller {
+    /// A first start that failed leaves nothing behind; a datapath that was there before goes on as it was.
+    fn give_up(self) {
+        if self.datapath.adopted() {
+            return;
+        }
+        drop(self.maps);
+        if let Err(error) = self.datapath.detach() {
+            tracing::warn!(
+                "cannot take back what was pinned: {}",
+                edits::with_sources(&error)
+            );
+        }
     }
 }
 

@@ -90,7 +90,9 @@ impl View {
     pub fn by_reference(&self) -> BTreeMap<BackendRef, (&ServiceView, IpAddr)> {
         let all = self.services.values().flat_map(|service| {
             let backends = service.backends.iter();
-            backends.filter_map(move |(address, backend)| Some((backend.reference?, (service.as_ref(), *address))))
+            backends.filter_map(move |(address, backend)| {
+                Some((backend.reference?, (service.as_ref(), *address)))
+            })
         });
         all.collect()
     }
@@ -124,10 +126,18 @@ impl<'a> Sources<'a> {
             if entry.state != backend::state::UNSET && observed.slots.contains_key(&entry.service) {
                 let address = address_from(&entry.address, entry.family);
                 entries.insert((entry.service, address), (*id, *entry));
-                interfaces.entry(entry.interface).or_insert_with(|| interface_name(entry.interface));
+                interfaces
+                    .entry(entry.interface)
+                    .or_insert_with(|| interface_name(entry.interface));
             }
         }
-        Self { observed, resolutions, counters, entries, interfaces }
+        Self {
+            observed,
+            resolutions,
+            counters,
+            entries,
+            interfaces,
+        }
     }
 
     /// Joins a wanted service with its entries; `before` is its view in the picture before.
@@ -149,17 +159,39 @@ impl<'a> Sources<'a> {
             let address = spec.address.to_canonical();
             let before = same_table.and_then(|before| before.backends.get(&address));
             let sources = effective.sources.get(&address).cloned().unwrap_or_default();
-            let joined = Joined { spec, mode: spec.mode.unwrap_or(effective.spec.mode), sources, entry, shares: &shares };
+            let joined = Joined {
+                spec,
+                mode: spec.mode.unwrap_or(effective.spec.mode),
+                sources,
+                entry,
+                shares: &shares,
+            };
             (address, self.backend(joined, wanted, before))
         });
         let backends = backends.collect();
-        let spec = ServiceSpec { backends: Vec::new(), ..effective.spec.clone() };
-        ServiceView { key, spec, from_file: effective.from_file, entry, backends }
+        let spec = ServiceSpec {
+            backends: Vec::new(),
+            ..effective.spec.clone()
+        };
+        ServiceView {
+            key,
+            spec,
+            from_file: effective.from_file,
+            entry,
+            backends,
+        }
     }
 
-    fn backend(&self, joined: Joined<'_>, wanted: &DesiredService, before: Option<&BackendView>) -> BackendView {
+    fn backend(
+        &self,
+        joined: Joined<'_>,
+        wanted: &DesiredService,
+        before: Option<&BackendView>,
+    ) -> BackendView {
         let address = joined.spec.address.to_canonical();
-        let found = joined.entry.and_then(|service| self.entries.get(&(service.id, address)));
+        let found = joined
+            .entry
+            .and_then(|service| self.entries.get(&(service.id, address)));
         let reference = found.map(|(id, entry)| BackendRef::new(*id, entry.generation));
         let next_hop = wanted.backends.get(&address).and_then(|backend| backend.next_hop);
         let flows_before = match before {
@@ -173,13 +205,20 @@ impl<'a> Sources<'a> {
             reference,
             unresolved: next_hop.is_none().then(|| self.why_unresolved(address)),
             next_hop: next_hop.map(|hop| self.show(&hop)),
-            expected_share: reference.and_then(|reference| joined.shares.get(&reference).copied()).unwrap_or(0.0),
+            expected_share: reference
+                .and_then(|reference| joined.shares.get(&reference).copied())
+                .unwrap_or(0.0),
             flows_before,
         }
     }
 
     fn shares(&self, entry: &Service) -> BTreeMap<BackendRef, f64> {
-        let Some(slots) = self.observed.slots.get(&entry.id).filter(|slots| !slots.is_empty()) else {
+        let Some(slots) = self
+            .observed
+            .slots
+            .get(&entry.id)
+            .filter(|slots| !slots.is_empty())
+        else {
             return BTreeMap::new();
         };
         let mut counts: BTreeMap<BackendRef, u32> = BTreeMap::new();
@@ -187,7 +226,10 @@ impl<'a> Sources<'a> {
             *counts.entry(*slot).or_default() += 1;
         }
         let all = slots.len() as f64;
-        counts.into_iter().map(|(reference, count)| (reference, f64::from(count) / all)).collect()
+        counts
+            .into_iter()
+            .map(|(reference, count)| (reference, f64::from(count) / all))
+            .collect()
     }
 
     fn why_unresolved(&self, address: IpAddr) -> String {

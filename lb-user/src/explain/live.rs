@@ -111,7 +111,12 @@ impl Tables for LiveTables<'_> {
     }
 
     fn vip_bit(&self, bit: u32) -> bool {
-        let word = self.observed.vip_filter.get((bit / 64) as usize).copied().unwrap_or(0);
+        let word = self
+            .observed
+            .vip_filter
+            .get((bit / 64) as usize)
+            .copied()
+            .unwrap_or(0);
         let set = word >> (bit % 64) & 1 == 1;
         self.see(Seen::VipBit(set));
         set
@@ -146,7 +151,10 @@ impl Tables for LiveTables<'_> {
 
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket> {
         self.see(Seen::FlowBucket);
-        self.buckets.iter().find(|(known, _)| *known == index).map(|(_, bucket)| bucket)
+        self.buckets
+            .iter()
+            .find(|(known, _)| *known == index)
+            .map(|(_, bucket)| bucket)
     }
 
     fn fresh_word(&self, _index: u32) -> Option<&Word> {

@@ -46,16 +46,29 @@ struct Question<'a> {
 /// Explains a packet on every CPU; CPUs that answer alike stand together.
 pub fn explain(query: &ExplainQuery, maps: &PinnedMaps, view: &View) -> Result<Explanation, Refusal> {
     if query.source.is_ipv4() != query.destination.is_ipv4() {
-        let error = format!("{} and {} are of different families", query.source.ip(), query.destination.ip());
-        return Err(Refusal::new(RefusalKind::Invalid, error, Some("give two IPv4 or two IPv6 addresses".into())));
+        let error = format!(
+            "{} and {} are of different families",
+            query.source.ip(),
+            query.destination.ip()
+        );
+        return Err(Refusal::new(
+            RefusalKind::Invalid,
+            error,
+            Some("give two IPv4 or two IPv6 addresses".into()),
+        ));
     }
     let vip = query.destination.ip();
     let keys = [Some(query.destination.port()), None].map(|port| service_key(vip, port, query.protocol));
-    let observed = maps.observe(&Scope::Services(keys.into())).map_err(|error| unreadable(&error))?;
+    let observed = maps
+        .observe(&Scope::Services(keys.into()))
+        .map_err(|error| unreadable(&error))?;
     let counters = maps.counters();
     let packet = packet(query);
     let settings = observed.settings;
-    let key = Key { k0: settings.table_k0, k1: settings.table_k1 };
+    let key = Key {
+        k0: settings.table_k0,
+        k1: settings.table_k1,
+    };
     let question = Question {
         query,
         frame: packet.bytes(),
@@ -68,16 +81,26 @@ pub fn explain(query: &ExplainQuery, maps: &PinnedMaps, view: &View) -> Result<E
     let mut answers: Vec<Answer> = Vec::new();
     for cpu in 0..observed.capacity.possible_cpus.max(1) {
         let answer = question.on_cpu(cpu);
-        match answers.iter_mut().find(|known| known.stages == answer.stages && known.verdict == answer.verdict) {
+        match answers
+            .iter_mut()
+            .find(|known| known.stages == answer.stages && known.verdict == answer.verdict)
+        {
             Some(known) => known.cpus.push(cpu),
             None => answers.push(answer),
         }
     }
-    Ok(Explanation { packet: describe(query), answers })
+    Ok(Explanation {
+        packet: describe(query),
+        answers,
+    })
 }
 
 fn unreadable(error: &MapError) -> Refusal {
-    Refusal::new(RefusalKind::Failed, error.to_string(), Some("look into the daemon's log".into()))
+    Refusal::new(
+        RefusalKind::Failed,
+        error.to_string(),
+        Some("look into the daemon's log".into()),
+    )
 }
 
 fn packet(query: &ExplainQuery) -> Packet {
@@ -90,13 +113,20 @@ fn packet(query: &ExplainQuery) -> Packet {
     let packet = base
         .from(&query.source.ip().to_string(), query.source.port())
         .to(&query.destination.ip().to_string(), query.destination.port());
-    if query.syn && query.protocol == Protocol::Tcp { packet.syn() } else { packet }
+    if query.syn && query.protocol == Protocol::Tcp {
+        packet.syn()
+    } else {
+        packet
+    }
 }
 
 fn describe(query: &ExplainQuery) -> String {
     let (protocol, kind) = match (query.protocol, query.syn) {
         (Protocol::Tcp, true) => ("tcp", ", first packet (SYN)"),
-        (Protocol::Tcp, false) => ("tcp", ", a packet of a connection (for its first packet add --syn)"),
+        (Protocol::Tcp, false) => (
+            "tcp",
+            ", a packet of a connection (for its first packet add --syn)",
+        ),
         (Protocol::Udp, _) => ("udp", ""),
     };
     format!("{protocol} {} > {}{kind}", query.source, query.destination)
@@ -108,7 +138,9 @@ impl Question<'_> {
         let mut frame = BufferFrame::new(&self.frame, self.ingress);
         let verdict = datapath::handle(&mut frame, &tables);
         let (kind, reason) = verdict.names();
-        let found = tables.chosen().filter(|_| matches!(verdict, Verdict::Forward { .. }));
+        let found = tables
+            .chosen()
+            .filter(|_| matches!(verdict, Verdict::Forward { .. }));
         let mut stages = self.stages(&tables);
         stages.push(stage("verdict", verdict_words(verdict, self.ingress)));
         Answer {
@@ -136,7 +168,9 @@ impl Question<'_> {
                 Seen::FlowBucket => {}
                 Seen::Service(key, found) => stages.push(stage("service", self.service(&key, found, vip))),
                 Seen::Seed(index, generation) => stages.push(stage("seed", seed_words(index, generation))),
-                Seen::Slot(index, reference) => stages.push(stage("slot", self.slot(index, reference, tables))),
+                Seen::Slot(index, reference) => {
+                    stages.push(stage("slot", self.slot(index, reference, tables)))
+                }
             }
         }
         if let Some(backend) = tables.chosen() {
@@ -151,25 +185,39 @@ impl Question<'_> {
             return format!("miss: no entry {:016x}", self.fingerprint);
         };
         let words = self.entry_words(value);
-        if tables.picked() { format!("miss: {words}, which does not count any more") } else { format!("hit: {words}") }
+        if tables.picked() {
+            format!("miss: {words}, which does not count any more")
+        } else {
+            format!("hit: {words}")
+        }
     }
 
     fn entry_words(&self, value: FlowValue) -> String {
-        let state = lb_common::flow::state::NAMES.get(usize::from(value.state)).unwrap_or(&"unset");
+        let state = lb_common::flow::state::NAMES
+            .get(usize::from(value.state))
+            .unwrap_or(&"unset");
         let idle = self.observed.now.saturating_sub(value.last_seen);
         format!("{state} to backend {:?}, idle {idle} s", value.backend)
     }
 
     fn service(&self, key: &ServiceKey, found: bool, vip: IpAddr) -> String {
         if *key == ServiceKey::vip_mark(key.address, key.family) {
-            return if found { format!("{vip} is a VIP") } else { format!("{vip} is no VIP after all") };
+            return if found {
+                format!("{vip} is a VIP")
+            } else {
+                format!("{vip} is no VIP after all")
+            };
         }
         if !found {
             return format!("no service {}", key_text(key));
         }
         let by_key = self.view.services.values().find(|service| service.key == *key);
         let name = by_key.map_or_else(|| format!("of {vip}"), |service| service.spec.name.clone());
-        let slots = self.observed.services.get(key).map_or(0, |service| service.slots_count);
+        let slots = self
+            .observed
+            .services
+            .get(key)
+            .map_or(0, |service| service.slots_count);
         format!("{name} ({}), {slots} slots", key_text(key))
     }
 
@@ -190,12 +238,18 @@ impl Question<'_> {
             mode::IPIP => "ipip",
             _ => "no mode",
         };
-        format!("{}, {state}, {mode}", address_from(&backend.address, backend.family))
+        format!(
+            "{}, {state}, {mode}",
+            address_from(&backend.address, backend.family)
+        )
     }
 }
 
 fn stage(stage: &str, finding: String) -> Stage {
-    Stage { stage: stage.to_owned(), finding }
+    Stage {
+        stage: stage.to_owned(),
+        finding,
+    }
 }
 
 fn seed_words(index: u32, generation: u32) -> String {
@@ -203,7 +257,11 @@ fn seed_words(index: u32, generation: u32) -> String {
         Some(cpu) => format!("of CPU {cpu}"),
         None => "shared".to_owned(),
     };
-    if generation == 0 { format!("{name}: unset") } else { format!("{name}, generation {generation}") }
+    if generation == 0 {
+        format!("{name}: unset")
+    } else {
+        format!("{name}, generation {generation}")
+    }
 }
 
 fn next_hop(backend: &Backend) -> String {
@@ -211,7 +269,11 @@ fn next_hop(backend: &Backend) -> String {
         return "none: the backend is unresolved".to_owned();
     }
     let name = interface_name(backend.interface);
-    format!("{} dev {name}, MTU {}", mac(&backend.mac_destination), backend.mtu)
+    format!(
+        "{} dev {name}, MTU {}",
+        mac(&backend.mac_destination),
+        backend.mtu
+    )
 }
 
 fn verdict_words(verdict: Verdict, ingress: u32) -> String {
@@ -220,7 +282,9 @@ fn verdict_words(verdict: Verdict, ingress: u32) -> String {
         Verdict::Forward { interface, .. } if interface == ingress => {
             format!("{kind} ({reason}), back out of the interface it came in on")
         }
-        Verdict::Forward { interface, .. } => format!("{kind} ({reason}), redirected to {}", interface_name(interface)),
+        Verdict::Forward { interface, .. } => {
+            format!("{kind} ({reason}), redirected to {}", interface_name(interface))
+        }
         Verdict::Drop(_) => format!("{kind} ({reason})"),
         Verdict::Pass(_) => format!("{kind} ({reason}): this host's own stack gets it"),
     }

@@ -16,52 +16,88 @@ pub(super) struct Family {
     pub help: &'static str,
 }
 
-/// Every family of the collector, in one place: the README's table is made from it.
+/// Every family of the collector.
 pub(super) const FAMILIES: &[Family] = &[
-    counter("backend_flows_total", "New flows picked for the backend since its entry was made."),
-    counter("backend_packets_total", "Packets forwarded to the backend since its entry was made."),
-    counter("backend_bytes_total", "Octets of frames as they arrived for the backend since its entry was made."),
-    gauge("backend_expected_share", "Part of the service's slots that the backend owns."),
-    gauge("backend_state", "1 serving, 2 draining, 3 down, 0 without a next hop."),
-    gauge("backend_active_flows", "Flows of the backend in the flow table, closing ones left out."),
-    gauge("backend_weight", "Weight of the backend as wanted."),
     gauge("service_backends", "Backends of the service by state."),
-    gauge("service_slots", "Slots of the service's table in the datapath; 0 while no backend is eligible."),
+    gauge(
+        "service_slots",
+        "Slots of the service's table in the datapath; 0 while no backend is eligible.",
+    ),
     gauge("service_table_generation", "Moves with every new slot table."),
     counter("verdicts_total", "Frames by what became of them and why."),
-    counter("datapath_events_total", "Things the datapath counted besides verdicts."),
+    counter(
+        "datapath_events_total",
+        "Things the datapath counted besides verdicts.",
+    ),
     gauge("flow_table_slots", "Entries of the flow table."),
     gauge("flow_table_used", "Living entries of the flow table by state."),
-    gauge("flow_table_expired", "Entries whose time is over and that nothing has replaced yet."),
-    counter("flow_table_evictions_total", "Living flows pushed out by the state they had; not_stored: flows that found no room."),
+    gauge(
+        "flow_table_expired",
+        "Entries whose time is over and that nothing has replaced yet.",
+    ),
+    counter(
+        "flow_table_evictions_total",
+        "Living flows pushed out by the state they had; not_stored: flows that found no room.",
+    ),
     gauge("seed_generation", "Generation of a seed; 0 means unset."),
-    gauge("seed_age_seconds", "Time since this daemon wrote or adopted the seed."),
-    gauge("seed_fresh_fill", "Part of the bits of the fresh-key bitmap that are set."),
+    gauge(
+        "seed_age_seconds",
+        "Time since this daemon wrote or adopted the seed.",
+    ),
+    gauge(
+        "seed_fresh_fill",
+        "Part of the bits of the fresh-key bitmap that are set.",
+    ),
     gauge("map_capacity", "Entries a map has room for."),
     gauge("map_used", "Entries of a map in use."),
-    gauge("interface_attached", "1 for an interface the datapath is attached to, by mode."),
+    gauge(
+        "interface_attached",
+        "1 for an interface the datapath is attached to, by mode.",
+    ),
     gauge("ready", "1 when the daemon is ready."),
-    gauge("degraded", "1 when something works less well than it should; `evenkeel status` says what."),
+    gauge(
+        "degraded",
+        "1 when something works less well than it should; `evenkeel status` says what.",
+    ),
     counter("events_total", "Events of the daemon by kind."),
-    gauge("metrics_folded_backends", "Backends without series of their own, because of metrics.max_series."),
     gauge("build_info", "1, with the version as label."),
-    gauge("process_start_time_seconds", "When the daemon started, seconds since 1970."),
+    gauge(
+        "process_start_time_seconds",
+        "When the daemon started, seconds since 1970.",
+    ),
     gauge("process_resident_memory_bytes", "Resident memory of the daemon."),
-    counter("process_cpu_seconds_total", "CPU time of the daemon, user and system."),
+    counter(
+        "process_cpu_seconds_total",
+        "CPU time of the daemon, user and system.",
+    ),
     gauge("process_open_fds", "Open file descriptors of the daemon."),
 ];
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: MetricType::COUNTER, help }
+    Family {
+        name,
+        kind: MetricType::COUNTER,
+        help,
+    }
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: MetricType::GAUGE, help }
+    Family {
+        name,
+        kind: MetricType::GAUGE,
+        help,
+    }
 }
 
 impl Family {
     pub(super) fn desc(&self) -> Desc {
-        Desc::new(full_name(self.name), self.help.to_owned(), Vec::new(), Default::default()).expect("names and help are not empty")
+        Desc::new(
+            full_name(self.name),
+            self.help.to_owned(),
+            Vec::new(),
+            Default::default(),
+        )
+        .expect("names and help are not empty")
     }
 }
 
@@ -120,7 +156,12 @@ mod tests {
         let names: BTreeSet<&str> = FAMILIES.iter().map(|family| family.name).collect();
         assert_eq!(names.len(), FAMILIES.len());
         for family in FAMILIES {
-            assert_eq!(family.name.ends_with("_total"), family.kind == MetricType::COUNTER, "{}", family.name);
+            assert_eq!(
+                family.name.ends_with("_total"),
+                family.kind == MetricType::COUNTER,
+                "{}",
+                family.name
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Prometheus metrics: what the daemon did, and what the datapath counted at the moment of the scrape.
 
+mod backends;
 mod collector;
 mod families;
 mod process;
@@ -14,5 +15,9 @@ pub use server::{Metrics, serve};
 
 /// A metric's name in the scrape. Process metrics keep the names that every exporter gives them.
 fn full_name(name: &str) -> String {
-    if name.starts_with("process_") { name.to_owned() } else { format!("evenkeel_{name}") }
+    if name.starts_with("process_") {
+        name.to_owned()
+    } else {
+        format!("evenkeel_{name}")
+    }
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets,
-};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets};
 
 use super::full_name;
 
@@ -72,7 +70,11 @@ impl Default for Recorder {
                 "Reconciles that found the maps other than they should be and put them right.",
             ),
             rotations,
-            reloads: labelled("config_reloads_total", "Reloads of the configuration, by result.", "result"),
+            reloads: labelled(
+                "config_reloads_total",
+                "Reloads of the configuration, by result.",
+                "result",
+            ),
         }
     }
 }
@@ -83,7 +85,12 @@ impl Recorder {
         for histogram in [&self.change_latency, &self.plan_seconds, &self.apply_seconds] {
             registry.register(Box::new(histogram.clone()))?;
         }
-        for counter in [&self.plan_failures, &self.apply_steps, &self.apply_failures, &self.drift_repairs] {
+        for counter in [
+            &self.plan_failures,
+            &self.apply_steps,
+            &self.apply_failures,
+            &self.drift_repairs,
+        ] {
             registry.register(Box::new(counter.clone()))?;
         }
         for counters in [&self.plans, &self.rotations, &self.reloads] {
@@ -120,11 +127,15 @@ impl Recorder {
     }
 
     pub fn rotated(&self, cause: RotationCause, seeds: usize) {
-        self.rotations.with_label_values(&[cause.name()]).inc_by(seeds as u64);
+        self.rotations
+            .with_label_values(&[cause.name()])
+            .inc_by(seeds as u64);
     }
 
     pub fn reloaded(&self, accepted: bool) {
-        self.reloads.with_label_values(&[if accepted { "accepted" } else { "refused" }]).inc();
+        self.reloads
+            .with_label_values(&[if accepted { "accepted" } else { "refused" }])
+            .inc();
     }
 }
 
@@ -165,5 +176,6 @@ fn labelled(name: &str, help: &str, label: &str) -> IntCounterVec {
 
 fn histogram(name: &str, help: &str) -> Histogram {
     let buckets = exponential_buckets(0.000_25, 2.0, 16).expect("start, factor and count are positive");
-    Histogram::with_opts(HistogramOpts::new(full_name(name), help).buckets(buckets)).expect("the name is valid")
+    Histogram::with_opts(HistogramOpts::new(full_name(name), help).buckets(buckets))
+        .expect("the name is valid")
 }

@@ -9,16 +9,18 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use prometheus::{Encoder, Registry, TEXT_FORMAT, TextEncoder};
+use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
 
-use super::Collector;
+use super::{Collector, backends};
 use crate::daemon::shared::Shared;
 
 /// Everything a scrape needs.
 pub struct Metrics {
     shared: Arc<Shared>,
     registry: Registry,
+    /// Beyond it, a service's backends are folded into one.
+    max_series: usize,
 }
 
 /// Why there are no metrics.
@@ -34,21 +36,28 @@ impl Metrics {
     pub fn new(shared: Arc<Shared>, max_series: usize) -> Result<Self, MetricsError> {
         let registry = Registry::new();
         shared.recorder.register(&registry)?;
-        registry.register(Box::new(Collector::new(Arc::clone(&shared), max_series)))?;
-        Ok(Self { shared, registry })
+        registry.register(Box::new(Collector::new(Arc::clone(&shared))))?;
+        Ok(Self {
+            shared,
+            registry,
+            max_series,
+        })
     }
 
     /// The whole exposition as text.
-    pub fn scrape(&self) -> Result<Vec<u8>, prometheus::Error> {
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+    pub fn scrape(&self) -> Result<String, prometheus::Error> {
+        let mut text = String::new();
+        TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text)?;
+        backends::write(&self.shared, self.max_series, &mut text);
         Ok(text)
     }
 }
 
 /// Listens, then serves in a task of its own.
 pub async fn serve(listen: SocketAddr, metrics: Metrics) -> Result<SocketAddr, MetricsError> {
-    let listener = TcpListener::bind(listen).await.map_err(|error| MetricsError::Bind(listen, error))?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|error| MetricsError::Bind(listen, error))?;
     let bound = listener.local_addr().unwrap_or(listen);
     let router = Router::new()
         .route("/metrics", get(scrape))

@@ -65,10 +65,19 @@ fn view(backends: u32) -> View {
         key: spec.key(),
         spec,
         from_file: true,
-        entry: Some(Service { id: 1, slots_count: 1021, table_generation: 3, ..Service::default() }),
+        entry: Some(Service {
+            id: 1,
+            slots_count: 1021,
+            table_generation: 3,
+            ..Service::default()
+        }),
         backends: (1..=backends).map(backend).collect(),
     };
-    let seed = SeedView { generation: 4, since: Instant::now(), next: None };
+    let seed = SeedView {
+        generation: 4,
+        since: Instant::now(),
+        next: None,
+    };
     View {
         services: BTreeMap::from([("web".to_owned(), Arc::new(service))]),
         seeds: vec![seed; CPUS as usize + 1],
@@ -77,12 +86,17 @@ fn view(backends: u32) -> View {
 }
 
 fn shared(backends: u32) -> Arc<Shared> {
-    Arc::new(Shared::new("evenkeel.toml".into(), "/sys/fs/bpf/evenkeel".into(), counters(backends), view(backends)))
+    Arc::new(Shared::new(
+        "evenkeel.toml".into(),
+        "/sys/fs/bpf/evenkeel".into(),
+        counters(backends),
+        view(backends),
+    ))
 }
 
 fn scrape(shared: &Arc<Shared>, max_series: usize) -> String {
     let metrics = Metrics::new(Arc::clone(shared), max_series).unwrap();
-    String::from_utf8(metrics.scrape().unwrap()).unwrap()
+    metrics.scrape().unwrap()
 }
 
 fn lines<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
@@ -113,7 +127,10 @@ fn every_family_has_help_and_type() {
     let text = scrape(&shared(2), 1000);
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end))
+            .unwrap_or(name);
         for comment in ["HELP", "TYPE"] {
             let head = format!("# {comment} {family} ");
             assert!(text.lines().any(|line| line.starts_with(&head)), "{head}");
@@ -128,22 +145,38 @@ fn too_many_backends_are_summed_up_by_service() {
         shared.counters.by_backend.as_slice()[id].bytes.store(id as u64);
     }
     let text = scrape(&shared, 69);
-    assert_eq!(lines(&text, "evenkeel_backend_bytes_total{"), [
-        "evenkeel_backend_bytes_total{service=\"web\",backend=\"\"} 55"
-    ]);
+    assert_eq!(
+        lines(&text, "evenkeel_backend_bytes_total{"),
+        ["evenkeel_backend_bytes_total{service=\"web\",backend=\"\"} 55"]
+    );
     assert!(lines(&text, "evenkeel_backend_expected_share{").is_empty());
-    assert_eq!(lines(&text, "evenkeel_metrics_folded_backends"), ["evenkeel_metrics_folded_backends 10"]);
+    assert_eq!(
+        lines(&text, "evenkeel_metrics_folded_backends"),
+        ["evenkeel_metrics_folded_backends 10"]
+    );
     let text = scrape(&shared, 70);
     assert_eq!(lines(&text, "evenkeel_backend_bytes_total{").len(), 10);
-    assert_eq!(lines(&text, "evenkeel_metrics_folded_backends"), ["evenkeel_metrics_folded_backends 0"]);
+    assert_eq!(
+        lines(&text, "evenkeel_metrics_folded_backends"),
+        ["evenkeel_metrics_folded_backends 0"]
+    );
 }
 
 #[test]
 fn readiness_is_a_metric() {
     let shared = shared(1);
-    assert_eq!(lines(&scrape(&shared, 100), "evenkeel_ready "), ["evenkeel_ready 1"]);
-    shared.publish(View { not_ready: vec!["starting".into()], ..view(1) });
-    assert_eq!(lines(&scrape(&shared, 100), "evenkeel_ready "), ["evenkeel_ready 0"]);
+    assert_eq!(
+        lines(&scrape(&shared, 100), "evenkeel_ready "),
+        ["evenkeel_ready 1"]
+    );
+    shared.publish(View {
+        not_ready: vec!["starting".into()],
+        ..view(1)
+    });
+    assert_eq!(
+        lines(&scrape(&shared, 100), "evenkeel_ready "),
+        ["evenkeel_ready 0"]
+    );
 }
 
 /// Prints what a scrape of 10,000 backends takes; the promise (under 50 ms) holds for release builds.

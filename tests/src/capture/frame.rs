@@ -149,7 +149,11 @@ fn transport(packet: &Packet, bytes: &[u8]) -> Result<Option<Transport>> {
         UDP => {
             ensure!(bytes.len() >= 8, "{} octets are no UDP header", bytes.len());
             let length = usize::from(word(bytes, 4)?);
-            ensure!(length == bytes.len(), "UDP length {length} in {} octets", bytes.len());
+            ensure!(
+                length == bytes.len(),
+                "UDP length {length} in {} octets",
+                bytes.len()
+            );
             let without = packet.source.is_ipv4() && word(bytes, 6)? == 0;
             ensure!(without || over_pseudo, "wrong UDP checksum");
         }
@@ -213,7 +217,9 @@ mod tests {
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9)
             .tcp(1000, 80, 7, 100);
         let mut frame = Vec::new();
-        builder.write(&mut frame, b"some payload, odd").expect("a vector takes all");
+        builder
+            .write(&mut frame, b"some payload, odd")
+            .expect("a vector takes all");
         frame
     }
 

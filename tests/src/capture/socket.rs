@@ -39,12 +39,20 @@ impl RawSocket {
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         // SAFETY: the pointer and length are those of `frame`, which outlives the call.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if sent < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 
     /// The next frame, or `None` when none came within the timeout.
     pub fn receive(&self, timeout: Duration) -> io::Result<Option<Captured>> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&raw mut poll, 1, timeout.as_millis() as libc::c_int) };
         match ready {
@@ -69,15 +77,17 @@ impl RawSocket {
                 &raw mut length,
             )
         };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops) }
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(statistics.tp_drops)
+        }
     }
 }
 
 fn open(index: u32) -> io::Result<RawSocket> {
     // SAFETY: plain system call; the descriptor is owned right below.
-    let fd = unsafe {
-        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)
-    };
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -98,7 +108,11 @@ fn open(index: u32) -> io::Result<RawSocket> {
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(RawSocket { fd }) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(RawSocket { fd })
+    }
 }
 
 fn option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
@@ -112,7 +126,11 @@ fn option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Result
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn receive(fd: i32) -> io::Result<Captured> {
@@ -120,7 +138,10 @@ fn receive(fd: i32) -> io::Result<Captured> {
     let mut control = [0u64; 16];
     // SAFETY: all-zero is a valid value of this plain struct.
     let mut from: libc::sockaddr_ll = unsafe { zeroed() };
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
     // SAFETY: all-zero is a valid value of this plain struct.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_name = (&raw mut from).cast();
@@ -138,7 +159,10 @@ fn receive(fd: i32) -> io::Result<Captured> {
     if let Some(tag) = stripped_tag(&message) {
         bytes.splice(12..12, tag);
     }
-    Ok(Captured { bytes, outgoing: from.sll_pkttype == libc::PACKET_OUTGOING })
+    Ok(Captured {
+        bytes,
+        outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
+    })
 }
 
 /// The kernel takes the outer VLAN tag out of a received frame and reports it beside.
@@ -151,11 +175,19 @@ fn stripped_tag(message: &libc::msghdr) -> Option<[u8; 4]> {
         return None;
     }
     // SAFETY: a control message of this type holds a `tpacket_auxdata`.
-    let data = unsafe { libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>().read_unaligned() };
+    let data = unsafe {
+        libc::CMSG_DATA(header)
+            .cast::<libc::tpacket_auxdata>()
+            .read_unaligned()
+    };
     if data.tp_status & TAG_IS_VALID == 0 {
         return None;
     }
-    let kind = if data.tp_status & TPID_IS_VALID == 0 { 0x8100 } else { data.tp_vlan_tpid };
+    let kind = if data.tp_status & TPID_IS_VALID == 0 {
+        0x8100
+    } else {
+        data.tp_vlan_tpid
+    };
     let ([a, b], [c, d]) = (kind.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
     Some([a, b, c, d])
 }

@@ -60,13 +60,19 @@ pub struct Count {
 impl Tally {
     /// Everything to one VIP, port and protocol.
     pub fn of(&self, destination: IpAddr, port: u16, protocol: u8) -> Count {
-        self.0.get(&(destination, port, protocol)).copied().unwrap_or_default()
+        self.0
+            .get(&(destination, port, protocol))
+            .copied()
+            .unwrap_or_default()
     }
 
     fn note(&mut self, seen: &Seen, length: usize) {
         let Some(packet) = seen.inner() else { return };
         let port = packet.transport.map_or(0, |transport| transport.destination);
-        let count = self.0.entry((packet.destination, port, packet.protocol)).or_default();
+        let count = self
+            .0
+            .entry((packet.destination, port, packet.protocol))
+            .or_default();
         count.packets += 1;
         count.bytes += length as u64;
     }
@@ -79,7 +85,10 @@ impl Witness {
         let shared = Arc::new(Shared::default());
         let notes = Arc::clone(&shared);
         let thread = std::thread::spawn(move || notes.read(&socket));
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
     }
 
     /// The counts so far.
@@ -89,7 +98,13 @@ impl Witness {
 
     /// Frames so far for which `wanted` holds.
     pub fn frames(&self, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
-        self.shared.notes().seen.iter().filter(|seen| wanted(seen)).cloned().collect()
+        self.shared
+            .notes()
+            .seen
+            .iter()
+            .filter(|seen| wanted(seen))
+            .cloned()
+            .collect()
     }
 
     /// Waits for a frame for which `wanted` holds.
@@ -105,7 +120,11 @@ impl Witness {
     /// Fails if any frame so far was wrong, or one may have been missed.
     pub fn verify(&self) -> Result<()> {
         let notes = self.shared.notes();
-        ensure!(notes.faults.is_empty(), "the witness objects:\n{}", notes.faults.join("\n"));
+        ensure!(
+            notes.faults.is_empty(),
+            "the witness objects:\n{}",
+            notes.faults.join("\n")
+        );
         ensure!(notes.lost == 0, "the witness missed {} frames", notes.lost);
         match &notes.closed {
             Some(error) => bail!("the witness saw nothing any more: {error}"),
@@ -116,7 +135,9 @@ impl Witness {
 
 impl Shared {
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn read(&self, socket: &RawSocket) {

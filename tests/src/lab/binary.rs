@@ -31,12 +31,17 @@ pub fn evenkeel() -> Result<PathBuf> {
 /// A source that changed since; cargo's dependency file beside the binary lists them all.
 fn newer_source(list: &Path, built: SystemTime) -> Result<Option<PathBuf>> {
     let text = fs::read_to_string(list).with_context(|| format!("reading {}", list.display()))?;
-    let (_, sources) = text.split_once(": ").with_context(|| format!("{} is no dependency file", list.display()))?;
+    let (_, sources) = text
+        .split_once(": ")
+        .with_context(|| format!("{} is no dependency file", list.display()))?;
     // A space in a path is escaped by a backslash.
     let sources = sources.trim_end().replace("\\ ", "\0");
-    let mut paths = sources.split(' ').map(|path| PathBuf::from(path.replace('\0', " ")));
+    let mut paths = sources
+        .split(' ')
+        .map(|path| PathBuf::from(path.replace('\0', " ")));
     Ok(paths.find(|path| {
-        path.extension().is_some_and(|extension| extension == "rs") && modified(path).is_ok_and(|time| time > built)
+        path.extension().is_some_and(|extension| extension == "rs")
+            && modified(path).is_ok_and(|time| time > built)
     }))
 }
 

@@ -33,7 +33,12 @@ pub struct Service {
 
 impl Default for Config {
     fn default() -> Self {
-        let small = ["max_flows = 65536", "max_services = 64", "max_backends = 256", "max_slots = 262144"];
+        let small = [
+            "max_flows = 65536",
+            "max_services = 64",
+            "max_backends = 256",
+            "max_slots = 262144",
+        ];
         Self {
             interfaces: vec!["eth0".to_owned()],
             datapath: small.map(str::to_owned).to_vec(),
@@ -45,7 +50,10 @@ impl Default for Config {
 
 impl Config {
     pub fn new(services: impl IntoIterator<Item = Service>) -> Self {
-        Self { services: services.into_iter().collect(), ..Self::default() }
+        Self {
+            services: services.into_iter().collect(),
+            ..Self::default()
+        }
     }
 
     #[must_use]
@@ -57,7 +65,8 @@ impl Config {
     /// The file's text for a daemon with these directories.
     pub fn text(&self, directory: &Path, pins: &Path) -> String {
         let mut text = String::new();
-        self.write(&mut text, directory, pins).expect("writing to a string cannot fail");
+        self.write(&mut text, directory, pins)
+            .expect("writing to a string cannot fail");
         text
     }
 
@@ -78,7 +87,14 @@ impl Config {
 
 impl Service {
     pub fn new(name: &str, protocol: &'static str, vip: IpAddr, port: u16) -> Self {
-        Self { name: name.to_owned(), vip, port, protocol, lines: Vec::new(), backends: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            vip,
+            port,
+            protocol,
+            lines: Vec::new(),
+            backends: Vec::new(),
+        }
     }
 
     /// TCP and UDP services for both VIPs, named `tcp4`, `tcp6`, `udp4`, `udp6`.
@@ -107,7 +123,8 @@ impl Service {
     #[must_use]
     pub fn backends(mut self, backends: &[Backend]) -> Self {
         let v6 = self.vip.is_ipv6();
-        self.backends.extend(backends.iter().map(|backend| (backend.address(v6), 1)));
+        self.backends
+            .extend(backends.iter().map(|backend| (backend.address(v6), 1)));
         self
     }
 
@@ -119,11 +136,24 @@ impl Service {
     }
 
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        let Self { name, vip, port, protocol, lines, backends } = self;
-        writeln!(text, "[[service]]\nname = {name:?}\nvip = \"{vip}\"\nport = {port}")?;
+        let Self {
+            name,
+            vip,
+            port,
+            protocol,
+            lines,
+            backends,
+        } = self;
+        writeln!(
+            text,
+            "[[service]]\nname = {name:?}\nvip = \"{vip}\"\nport = {port}"
+        )?;
         writeln!(text, "protocol = {protocol:?}\n{}", lines.join("\n"))?;
         for (address, weight) in backends {
-            writeln!(text, "[[service.backend]]\naddress = \"{address}\"\nweight = {weight}")?;
+            writeln!(
+                text,
+                "[[service.backend]]\naddress = \"{address}\"\nweight = {weight}"
+            )?;
         }
         Ok(())
     }

@@ -15,12 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{
-    Config, Netns, binary,
-    config::METRICS,
-    netns::unique,
-    process::Process,
-    sweep::BPFFS,
-    wait::within,
+    Config, Netns, binary, config::METRICS, netns::unique, process::Process, sweep::BPFFS, wait::within,
 };
 use crate::traffic::metrics::Metrics;
 
@@ -77,7 +72,11 @@ impl Daemon {
             None => bail!("it runs"),
         })?;
         let status = process.child().wait()?;
-        Ok(Output { status, stdout: Vec::new(), stderr: self.log().into_bytes() })
+        Ok(Output {
+            status,
+            stdout: Vec::new(),
+            stderr: self.log().into_bytes(),
+        })
     }
 
     /// `evenkeel run` with the log in a file.
@@ -116,7 +115,10 @@ impl Daemon {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        self.process.as_ref().context("the daemon is not running")?.signal(signal)
+        self.process
+            .as_ref()
+            .context("the daemon is not running")?
+            .signal(signal)
     }
 
     /// SIGKILL.
@@ -147,7 +149,10 @@ impl Daemon {
 
     pub fn cli_command(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.netns.command(&self.binary)?;
-        command.args(arguments).env("EVENKEEL_SOCKET", self.socket()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("EVENKEEL_SOCKET", self.socket())
+            .stdin(Stdio::null());
         Ok(command)
     }
 
@@ -187,7 +192,10 @@ impl Daemon {
 
     /// Writes the configuration file again, after a change of [`config`](Self::config).
     pub fn write_config(&self) -> Result<()> {
-        Ok(fs::write(self.config_path(), self.config.text(self.directory(), &self.pins))?)
+        Ok(fs::write(
+            self.config_path(),
+            self.config.text(self.directory(), &self.pins),
+        )?)
     }
 
     pub fn config_path(&self) -> PathBuf {
@@ -266,7 +274,10 @@ impl Drop for Daemon {
 fn get(address: SocketAddr, page: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET {page} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {page} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n"
+    )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;

@@ -14,7 +14,10 @@ pub struct Decap {
 
 impl Decap {
     pub fn attach(backend: &Backend) -> Result<Self> {
-        let decap = Self { netns: backend.netns.clone(), interface: backend.interface.clone() };
+        let decap = Self {
+            netns: backend.netns.clone(),
+            interface: backend.interface.clone(),
+        };
         let output = decap.command()?.output().context("starting evenkeel decap")?;
         ensure!(
             output.status.success(),

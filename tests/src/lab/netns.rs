@@ -125,7 +125,12 @@ impl Netns {
 
     /// Switches offloads with `ethtool -K`.
     pub fn offloads(&self, interface: &str, switches: &[&str]) -> Result<()> {
-        let output = self.command("ethtool")?.arg("-K").arg(interface).args(switches).output()?;
+        let output = self
+            .command("ethtool")?
+            .arg("-K")
+            .arg(interface)
+            .args(switches)
+            .output()?;
         ensure!(
             output.status.success(),
             "ethtool -K {interface} in {}: {}",
@@ -166,7 +171,11 @@ fn enter(file: &File) {
 /// A name prefix that nothing else uses: this process and a count.
 pub fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("ek-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "ek-{}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 fn run(command: &mut Command) -> Result<()> {

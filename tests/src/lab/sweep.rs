@@ -19,7 +19,10 @@ pub fn once() {
                 let _ = Command::new("ip").args(["netns", "del"]).arg(name).output();
             }
         }
-        for path in stale(Path::new(BPFFS)).into_iter().chain(stale(&std::env::temp_dir())) {
+        for path in stale(Path::new(BPFFS))
+            .into_iter()
+            .chain(stale(&std::env::temp_dir()))
+        {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
     });

@@ -114,7 +114,8 @@ impl Lab {
             "{}route add default via 10.1.0.1\nroute add ::/0 via fd00:1::1",
             addresses("eth0", "10.1.0.2/16", "fd00:1::2/64")
         ))?;
-        self.fabric.ip("link set router master front up\nlink set router1 master side up")?;
+        self.fabric
+            .ip("link set router master front up\nlink set router1 master side up")?;
         plain(&self.router, &["client", "front", "side"])?;
         plain(&self.client, &["eth0"])?;
         plain(&self.fabric, &["router", "router1"])
@@ -181,12 +182,23 @@ impl Lab {
         netns.ip(&format!(
             "{}route add default via {net4}.1\nroute add ::/0 via {net6}::1\n\
              route add local 198.18.0.0/24 dev lo\nroute add local fd00:ff::/64 dev lo",
-            addresses(&interface, &format!("{net4}.{host}/24"), &format!("{net6}::{host:x}/64"))
+            addresses(
+                &interface,
+                &format!("{net4}.{host}/24"),
+                &format!("{net6}::{host:x}/64")
+            )
         ))?;
         plain(&netns, &[&interface])?;
         let v4 = format!("{net4}.{host}").parse()?;
         let v6 = format!("{net6}::{host:x}").parse()?;
-        self.backends.push(Backend { name, interface, place, netns, v4, v6 });
+        self.backends.push(Backend {
+            name,
+            interface,
+            place,
+            netns,
+            v4,
+            v6,
+        });
         Ok(&self.backends[index])
     }
 }

@@ -68,7 +68,11 @@ impl Xdp {
         let program = load(&PASS)?;
         let pin = format!("{BPFFS}/{}-stranger", unique());
         let path = CString::new(pin.clone())?;
-        let attributes = PinAttributes { path: path.as_ptr() as u64, program: program.as_raw_fd() as u32, flags: 0 };
+        let attributes = PinAttributes {
+            path: path.as_ptr() as u64,
+            program: program.as_raw_fd() as u32,
+            flags: 0,
+        };
         call(BPF_OBJ_PIN, &attributes).with_context(|| format!("pinning {pin}"))?;
         let attached = netns.ip(&format!("link set dev {interface} xdp pinned {pin}"));
         fs::remove_file(&pin)?;
@@ -78,7 +82,9 @@ impl Xdp {
     fn with(program: &'static [u64], netns: &Netns, interface: &str) -> Result<Self> {
         let index = netns.interface(interface)?;
         let link = netns.run(|| attach(program, index));
-        Ok(Self { _link: link.with_context(|| format!("an XDP program on {interface}"))? })
+        Ok(Self {
+            _link: link.with_context(|| format!("an XDP program on {interface}"))?,
+        })
     }
 }
 
@@ -114,5 +120,9 @@ fn call<T>(command: libc::c_long, attributes: &T) -> io::Result<libc::c_long> {
     // SAFETY: the kernel reads as many octets of the attributes as the size says, and through their pointers only
     // memory that outlives the call.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+    if answer < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(answer)
+    }
 }

@@ -32,7 +32,10 @@ pub struct Client {
 
 impl Client {
     pub fn new(lab: &Lab) -> Self {
-        Self { netns: lab.client.clone(), next_port: Arc::new(AtomicU64::new(FIRST_PORT)) }
+        Self {
+            netns: lab.client.clone(),
+            next_port: Arc::new(AtomicU64::new(FIRST_PORT)),
+        }
     }
 
     /// Opens a TCP connection.
@@ -77,7 +80,10 @@ impl Client {
                     })
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().expect("a client thread")).collect::<Vec<_>>()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a client thread"))
+                .collect::<Vec<_>>()
         });
         for share in shares {
             for (name, answers) in share? {
@@ -94,7 +100,9 @@ impl Client {
             let mut spread = Spread::new();
             for port in first..first + count {
                 let port = u16::try_from(port).context("out of source ports")?;
-                *spread.entry(ask_udp(&udp_socket(to, Some(source), port)?, to)?).or_default() += 1;
+                *spread
+                    .entry(ask_udp(&udp_socket(to, Some(source), port)?, to)?)
+                    .or_default() += 1;
             }
             Ok(spread)
         })
@@ -131,8 +139,7 @@ pub fn pin(cpu: usize) -> Result<()> {
 }
 
 fn connect(to: SocketAddr) -> Result<TcpStream> {
-    let stream =
-        TcpStream::connect_timeout(&to, PATIENCE).with_context(|| format!("connecting to {to}"))?;
+    let stream = TcpStream::connect_timeout(&to, PATIENCE).with_context(|| format!("connecting to {to}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -146,7 +153,9 @@ fn ask_tcp(to: SocketAddr) -> Result<String> {
 pub fn line(mut stream: &TcpStream, text: &str) -> Result<String> {
     stream.write_all(format!("{text}\n").as_bytes())?;
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).context("waiting for an answer")?;
+    BufReader::new(stream)
+        .read_line(&mut answer)
+        .context("waiting for an answer")?;
     name_before(answer.trim_end(), text)
 }
 
@@ -165,7 +174,9 @@ fn udp_socket(to: SocketAddr, source: Option<IpAddr>, port: u16) -> Result<UdpSo
 fn ask_udp(socket: &UdpSocket, to: SocketAddr) -> Result<String> {
     socket.send(b"who")?;
     let mut buffer = [0; 64];
-    let length = socket.recv(&mut buffer).with_context(|| format!("no answer from {to}"))?;
+    let length = socket
+        .recv(&mut buffer)
+        .with_context(|| format!("no answer from {to}"))?;
     name_before(&String::from_utf8_lossy(&buffer[..length]), "who")
 }
 

@@ -75,7 +75,11 @@ impl Download {
             }
             Ok((got, longest))
         });
-        Ok(Self { thread, bytes, backend })
+        Ok(Self {
+            thread,
+            bytes,
+            backend,
+        })
     }
 
     /// Waits for the end; gives back the longest pause between two reads.

@@ -17,9 +17,12 @@ struct Sample {
 
 impl Metrics {
     pub fn parse(text: &str) -> Result<Self> {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let samples: Result<_> =
-            lines.map(|line| sample(line).with_context(|| format!("metrics line {line:?}"))).collect();
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let samples: Result<_> = lines
+            .map(|line| sample(line).with_context(|| format!("metrics line {line:?}")))
+            .collect();
         Ok(Self(samples?))
     }
 
@@ -33,7 +36,10 @@ impl Metrics {
     /// Like [`sum`](Self::sum), for counters.
     pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> Result<u64> {
         let sum = self.sum(name, labels)?;
-        ensure!(sum >= 0.0 && sum.fract() == 0.0, "{name} {labels:?} is {sum}, no count");
+        ensure!(
+            sum >= 0.0 && sum.fract() == 0.0,
+            "{name} {labels:?} is {sum}, no count"
+        );
         Ok(sum as u64)
     }
 
@@ -56,13 +62,17 @@ impl Metrics {
         let samples = self.0.iter().filter(|sample| {
             sample.value != 0.0 && (sample.name.contains("verdicts") || sample.name.contains("event"))
         });
-        samples.map(|sample| format!("{} {:?} {}\n", sample.name, sample.labels, sample.value)).collect()
+        samples
+            .map(|sample| format!("{} {:?} {}\n", sample.name, sample.labels, sample.value))
+            .collect()
     }
 
     fn matching<'a>(&'a self, name: &'a str, labels: &'a [(&str, &str)]) -> impl Iterator<Item = &'a Sample> {
         self.0.iter().filter(move |sample| {
             sample.name == name
-                && labels.iter().all(|(key, value)| sample.labels.get(*key).is_some_and(|own| own == value))
+                && labels
+                    .iter()
+                    .all(|(key, value)| sample.labels.get(*key).is_some_and(|own| own == value))
         })
     }
 }
@@ -81,7 +91,11 @@ fn sample(line: &str) -> Result<Sample> {
             (name, pairs.collect::<Result<_>>()?)
         }
     };
-    Ok(Sample { name: name.to_owned(), labels, value: value.parse()? })
+    Ok(Sample {
+        name: name.to_owned(),
+        labels,
+        value: value.parse()?,
+    })
 }
 
 #[cfg(test)]
@@ -90,7 +104,8 @@ mod tests {
 
     #[test]
     fn samples_are_read() {
-        let text = "# HELP x y\n# TYPE x counter\nx{a=\"1\",b=\"[::1]:80\"} 3\nx{a=\"2\",b=\"c, d\"} 4\ny 0.5\n";
+        let text =
+            "# HELP x y\n# TYPE x counter\nx{a=\"1\",b=\"[::1]:80\"} 3\nx{a=\"2\",b=\"c, d\"} 4\ny 0.5\n";
         let metrics = Metrics::parse(text).unwrap();
         assert_eq!(metrics.count("x", &[]).unwrap(), 7);
         assert_eq!(metrics.count("x", &[("b", "c, d")]).unwrap(), 4);

@@ -54,9 +54,13 @@ impl Server {
                 .run(|| bind(vip, port))
                 .with_context(|| format!("serving {vip} port {port} at {}", backend.name))?;
             let (name, stats, stop) = server.shared();
-            server.threads.push(thread::spawn(move || accept(&tcp, &name, &stats, &stop)));
+            server
+                .threads
+                .push(thread::spawn(move || accept(&tcp, &name, &stats, &stop)));
             let (name, stats, stop) = server.shared();
-            server.threads.push(thread::spawn(move || answer(&udp, &name, &stats, &stop)));
+            server
+                .threads
+                .push(thread::spawn(move || answer(&udp, &name, &stats, &stop)));
         }
         Ok(server)
     }
@@ -163,7 +167,9 @@ fn download(mut stream: &TcpStream, bytes: usize, milliseconds: u64) -> Option<(
 fn answer(socket: &UdpSocket, name: &str, stats: &Stats, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
         stats.datagrams.fetch_add(1, Ordering::Relaxed);
         reply(socket, name, &buffer[..length], from);
     }

@@ -24,7 +24,9 @@ pub const LARGE: usize = 1 << 20;
 
 impl WebServer {
     pub fn start(backend: &Backend, port: u16) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix(&format!("{}-web-", unique())).tempdir()?;
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("{}-web-", unique()))
+            .tempdir()?;
         let root = directory.path();
         fs::write(root.join("name"), &backend.name)?;
         fs::write(root.join("large"), vec![b'e'; LARGE])?;
@@ -42,10 +44,15 @@ impl WebServer {
             .stderr(Stdio::piped())
             .spawn()
             .context("starting nginx (package nginx-light)")?;
-        let server = Self { _process: Process::new(child), _directory: directory };
+        let server = Self {
+            _process: Process::new(child),
+            _directory: directory,
+        };
         let own = SocketAddr::new(backend.v4, port);
         within(Duration::from_secs(5), "nginx answers", || {
-            backend.netns.run(|| Ok(std::net::TcpStream::connect(own).map(drop)?))
+            backend
+                .netns
+                .run(|| Ok(std::net::TcpStream::connect(own).map(drop)?))
         })?;
         Ok(server)
     }
@@ -67,7 +74,15 @@ fn configuration(root: &Path, port: u16) -> String {
 pub fn curl(lab: &Lab, to: SocketAddr, page: &str) -> Result<Vec<u8>> {
     let mut command: Command = lab.client.command("curl")?;
     let output = command
-        .args(["--silent", "--show-error", "--fail", "--max-time", "5", "--noproxy", "*"])
+        .args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--max-time",
+            "5",
+            "--noproxy",
+            "*",
+        ])
         .arg(format!("http://{to}/{page}"))
         .output()
         .context("starting curl (package curl)")?;

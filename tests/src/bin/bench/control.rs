@@ -18,8 +18,8 @@ use lb_user::{
     program::{Datapath, LoadOptions, WantedCapacity, detach},
     seeds,
     state::desired::{
-        Affinity, BackendState, Desired, DesiredBackend, DesiredService, DesiredSettings, Mode, NextHop, Protocol,
-        Selection, service_key,
+        Affinity, BackendState, Desired, DesiredBackend, DesiredService, DesiredSettings, Mode, NextHop,
+        Protocol, Selection, service_key,
     },
 };
 
@@ -42,7 +42,12 @@ pub fn run(report: &mut Report) -> Result<()> {
 }
 
 fn slot_table(backends: u32, report: &mut Report) -> Result<()> {
-    let members: Vec<_> = (0..backends).map(|number| Member { address: address_of(0, number), weight: 1 + number % 3 }).collect();
+    let members: Vec<_> = (0..backends)
+        .map(|number| Member {
+            address: address_of(0, number),
+            weight: 1 + number % 3,
+        })
+        .collect();
     let size = size_for(members.len(), None)?;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -66,7 +71,10 @@ struct Maps {
 
 impl Maps {
     fn load(name: &str, services: u32, backends: u32) -> Result<Self> {
-        let pins = PathBuf::from(format!("/sys/fs/bpf/evenkeel-bench-{}-{name}", std::process::id()));
+        let pins = PathBuf::from(format!(
+            "/sys/fs/bpf/evenkeel-bench-{}-{name}",
+            std::process::id()
+        ));
         let slots = services * size_for(backends as usize, None)?;
         let options = LoadOptions {
             pin_directory: pins.clone(),
@@ -107,7 +115,12 @@ impl Maps {
         let mut rounds = Vec::new();
         let mut out: Option<(IpAddr, DesiredBackend)> = None;
         for _ in 0..ROUNDS {
-            let backends = &mut self.desired.services.get_mut(&key).context("no service")?.backends;
+            let backends = &mut self
+                .desired
+                .services
+                .get_mut(&key)
+                .context("no service")?
+                .backends;
             match out.take() {
                 Some((address, backend)) => drop(backends.insert(address, backend)),
                 None => out = backends.pop_first(),
@@ -150,14 +163,19 @@ fn desired(services: u32, backends: u32) -> Desired {
         selection: Selection::PerCpu,
         affinity: Affinity::None,
         slots: None,
-        backends: (0..backends).map(|member| (address_of(number, member), backend())).collect(),
+        backends: (0..backends)
+            .map(|member| (address_of(number, member), backend()))
+            .collect(),
     };
     let vip = |number: u32| IpAddr::V4(Ipv4Addr::from(0xc633_6400 + number));
     Desired {
         services: (0..services)
             .map(|number| (service_key(vip(number), Some(80), Protocol::Tcp), service(number)))
             .collect(),
-        settings: DesiredSettings { table_key: (1, 2), ..DesiredSettings::default() },
+        settings: DesiredSettings {
+            table_key: (1, 2),
+            ..DesiredSettings::default()
+        },
         seeds: BTreeMap::new(),
     }
 }

@@ -24,8 +24,11 @@ struct Arguments {
     #[arg(long, value_enum)]
     only: Option<Part>,
     /// The BPF object with the wrapper, the floor and the LRU balancer
-    #[arg(long, env = "EVENKEEL_BENCH_OBJECT")]
+    #[arg(long)]
     object: PathBuf,
+    /// The BPF object under test, instead of the one that the daemon embeds
+    #[arg(long)]
+    product: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -36,11 +39,20 @@ enum Part {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let bench_object = std::fs::read(&arguments.object)
-        .with_context(|| format!("cannot read {}; start it by `cargo xtask bench`", arguments.object.display()))?;
+    let read = |path: &PathBuf| {
+        std::fs::read(path)
+            .with_context(|| format!("cannot read {}; start it by `cargo xtask bench`", path.display()))
+    };
+    let objects = program::Objects {
+        product: match &arguments.product {
+            Some(path) => read(path)?,
+            None => lb_user::program::object().to_vec(),
+        },
+        bench: read(&arguments.object)?,
+    };
     let mut report = report::Report::default();
     if arguments.only != Some(Part::Control) {
-        packet::run(&bench_object, arguments.rounds, &mut report)?;
+        packet::run(&objects, arguments.rounds, &mut report)?;
     }
     if arguments.only != Some(Part::Packet) {
         control::run(&mut report)?;

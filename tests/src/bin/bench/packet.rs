@@ -4,7 +4,7 @@ use anyhow::Result;
 use lb_common::counters::Event;
 
 use crate::{
-    program::{Bench, Target, VIP4, VIP6},
+    program::{Bench, Objects, Target, VIP4, VIP6},
     report::{PacketFigures, Report},
 };
 
@@ -14,6 +14,8 @@ const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 /// Flows of a burst of SYNs; every one is new.
 const BURST: u32 = 4096;
+/// Entries of both tables in the rows of few flows.
+const FEW_ENTRIES: u32 = 1 << 14;
 /// Packets timed at a stretch: short, so that a stretch disturbed by other work is an outlier and not the rule.
 const STRETCH: u32 = 50_000;
 const MANY: u32 = 700_000;
@@ -33,19 +35,42 @@ struct Case {
 }
 
 const fn established(name: &'static str, v6: bool, flows: u32, runs: u32) -> Case {
-    Case { name, v6, flags: ACK, flows, runs, fresh: false, expect: TX }
+    Case {
+        name,
+        v6,
+        flags: ACK,
+        flows,
+        runs,
+        fresh: false,
+        expect: TX,
+    }
 }
 
 const fn opening(name: &'static str, v6: bool, flows: u32) -> Case {
-    Case { name, v6, flags: SYN, flows, runs: flows, fresh: true, expect: TX }
+    Case {
+        name,
+        v6,
+        flags: SYN,
+        flows,
+        runs: flows,
+        fresh: true,
+        expect: TX,
+    }
 }
 
-pub fn run(bench_object: &[u8], rounds: usize, report: &mut Report) -> Result<()> {
+pub fn run(objects: &Objects, rounds: usize, report: &mut Report) -> Result<()> {
     println!("packets: nanoseconds each, medians of {rounds} rounds; one core, L2 mode");
     println!("{}", PacketFigures::header());
-    let mut small = Bench::load(bench_object, 1 << 14, 1 << 17)?;
-    let floor = median((0..rounds).map(|_| small.floor_alone(&frame(false, ACK))).collect::<Result<_>>()?);
-    let not_a_vip = Case { expect: PASS, ..established("not_a_vip", false, 1, STRETCH) };
+    let mut small = Bench::load(objects, FEW_ENTRIES, FEW_ENTRIES)?;
+    let floor = median(
+        (0..rounds)
+            .map(|_| small.floor_alone(&frame(false, ACK)))
+            .collect::<Result<_>>()?,
+    );
+    let not_a_vip = Case {
+        expect: PASS,
+        ..established("not_a_vip", false, 1, STRETCH)
+    };
     let few = [
         established("established_v4", false, 1, STRETCH),
         established("established_v4_1k", false, 1000, STRETCH),
@@ -59,7 +84,7 @@ pub fn run(bench_object: &[u8], rounds: usize, report: &mut Report) -> Result<()
     }
     drop(small);
     let entries = (2 * PROMISED).next_power_of_two();
-    let mut large = Bench::load(bench_object, entries, PROMISED.next_power_of_two())?;
+    let mut large = Bench::load(objects, entries, PROMISED.next_power_of_two())?;
     let many = [
         established("established_v4_100k", false, 100_000, 100_000),
         established("established_v4_700k", false, MANY, MANY),
@@ -92,7 +117,14 @@ fn measure(bench: &mut Bench, case: &Case, rounds: usize, floor: f64, report: &m
                 first = FIRST + (round as u32 + 1) * (1 << 12);
                 bench.clear_flows();
             }
-            samples[index].push(bench.time(Target::ALL[index], &packet, case.flows, first, case.runs, case.expect)?);
+            samples[index].push(bench.time(
+                Target::ALL[index],
+                &packet,
+                case.flows,
+                first,
+                case.runs,
+                case.expect,
+            )?);
         }
     }
     let after = counts(bench);
@@ -121,7 +153,11 @@ struct Counts {
 
 fn counts(bench: &Bench) -> Counts {
     let displaced = [Event::EvictedExpired, Event::EvictedClosing, Event::EvictedNew];
-    let lost = [Event::FlowNotStored, Event::EvictedDatagram, Event::EvictedEstablished];
+    let lost = [
+        Event::FlowNotStored,
+        Event::EvictedDatagram,
+        Event::EvictedEstablished,
+    ];
     let sum = |events: &[Event]| events.iter().map(|event| bench.event(*event)).sum::<u64>();
     Counts {
         stored: bench.event(Event::FlowStored) + sum(&displaced),
@@ -151,10 +187,14 @@ fn frame(v6: bool, flags: u8) -> Vec<u8> {
         frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 1]);
         frame.extend(VIP6);
     } else {
-        frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1]);
+        frame.extend([
+            0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1,
+        ]);
         frame.extend(&VIP4[..4]);
     }
-    frame.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.extend([
+        0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0,
+    ]);
     // The smallest frame on a wire.
     frame.resize(frame.len().max(60), 0);
     frame

@@ -35,6 +35,12 @@ impl Target {
     pub const ALL: [Self; 3] = [Self::Evenkeel, Self::Lru, Self::Floor];
 }
 
+/// The BPF objects: the one that ships, and the one with the programs of the benchmark.
+pub struct Objects {
+    pub product: Vec<u8>,
+    pub bench: Vec<u8>,
+}
+
 /// 198.51.100.10, and 2001:db8:fe::10.
 pub const VIP4: [u8; 16] = [198, 51, 100, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 pub const VIP6: [u8; 16] = [0x20, 1, 0x0d, 0xb8, 0, 0xfe, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10];
@@ -64,7 +70,7 @@ impl Drop for PinDirectory {
 
 impl Bench {
     /// Loads everything with a flow table of `flow_entries` (a power of two) and an LRU map of `lru_entries`.
-    pub fn load(bench_object: &[u8], flow_entries: u32, lru_entries: u32) -> Result<Self> {
+    pub fn load(objects: &Objects, flow_entries: u32, lru_entries: u32) -> Result<Self> {
         let cpu = pin_to_last_cpu()?;
         let directory = PinDirectory(PathBuf::from(format!(
             "/sys/fs/bpf/evenkeel-bench-{}-{flow_entries}",
@@ -73,7 +79,10 @@ impl Bench {
         std::fs::create_dir_all(&directory.0).context("cannot make a pin directory; is bpffs mounted?")?;
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)? as u32;
         let load = |object: &[u8]| -> Result<Ebpf> {
-            let paths: Vec<_> = map_names::ALL.iter().map(|map| directory.0.join(map.name)).collect();
+            let paths: Vec<_> = map_names::ALL
+                .iter()
+                .map(|map| directory.0.join(map.name))
+                .collect();
             let mut loader = EbpfLoader::new();
             for (map, path) in map_names::ALL.iter().zip(&paths) {
                 loader.map_pin_path(map.name, path.as_path());
@@ -88,8 +97,8 @@ impl Bench {
                 .map_max_entries("BENCH_LRU", lru_entries);
             loader.load(object).context("cannot load a BPF object")
         };
-        let mut product = load(lb_user::program::object())?;
-        let mut wrapper = load(bench_object)?;
+        let mut product = load(&objects.product)?;
+        let mut wrapper = load(&objects.bench)?;
         program(&mut product, "evenkeel")?.load()?;
         for name in ["bench_wrap", "bench_floor", "bench_lru"] {
             program(&mut wrapper, name)?.load()?;
@@ -128,7 +137,12 @@ impl Bench {
         mapped(&self.product, map_names::SETTINGS.name, 1)?.set(0, settings);
         let mut seeds = mapped(&self.product, map_names::SEEDS.name, cpus as usize + 1)?;
         for index in 0..=cpus as usize {
-            let seed = Seed { k0: 77 + index as u64, k1: 99, generation: 1, reserved: 0 };
+            let seed = Seed {
+                k0: 77 + index as u64,
+                k1: 99,
+                generation: 1,
+                reserved: 0,
+            };
             seeds.set(index, seed);
         }
         let mut filter = mapped::<[u64; vip_filter::WORDS]>(&self.product, map_names::VIP_FILTER.name, 1)?;
@@ -142,10 +156,17 @@ impl Bench {
     }
 
     fn fill_services(&mut self) -> Result<()> {
-        let mut backends = mapped::<Backend>(&self.product, map_names::BACKENDS.name, map_names::BACKENDS.capacity)?;
+        let mut backends = mapped::<Backend>(
+            &self.product,
+            map_names::BACKENDS.name,
+            map_names::BACKENDS.capacity,
+        )?;
         // Values of arrays lie 8 octets apart, whatever their size.
         let mut slots = mapped::<u64>(&self.product, map_names::SLOTS.name, map_names::SLOTS.capacity)?;
-        let services = self.product.map_mut(map_names::SERVICES.name).context("no SERVICES")?;
+        let services = self
+            .product
+            .map_mut(map_names::SERVICES.name)
+            .context("no SERVICES")?;
         let mut services = HashMap::<_, ServiceKey, Service>::try_from(services)?;
         for (number, (address, family)) in [(VIP4, 4), (VIP6, 6)].into_iter().enumerate() {
             let service = Service {
@@ -162,9 +183,15 @@ impl Bench {
             }
             for slot in 0..SLOTS {
                 let reference = BackendRef::new(first + slot % BACKENDS, 1);
-                slots.set((service.slots_offset + slot) as usize, u64::from(reference.bits()));
+                slots.set(
+                    (service.slots_offset + slot) as usize,
+                    u64::from(reference.bits()),
+                );
             }
-            let mark = Service { id: VIP_MARK, ..Service::default() };
+            let mark = Service {
+                id: VIP_MARK,
+                ..Service::default()
+            };
             services.insert(ServiceKey::vip_mark(address, family), mark, 0)?;
             let mut key = ServiceKey::vip_mark(address, family);
             key.port = 80u16.to_be_bytes();
@@ -186,14 +213,26 @@ impl Bench {
 
     fn moved_verdicts(&self) -> Vec<((&'static str, &'static str), u64)> {
         let counters = self.counters.get(self.cpu as usize);
-        let moved = |verdict: lb_ebpf::verdict::Verdict| (verdict.names(), counters[verdict.counter() as usize]);
-        lb_ebpf::verdict::Verdict::all().map(moved).filter(|(_, count)| *count > 0).collect()
+        let moved =
+            |verdict: lb_ebpf::verdict::Verdict| (verdict.names(), counters[verdict.counter() as usize]);
+        lb_ebpf::verdict::Verdict::all()
+            .map(moved)
+            .filter(|(_, count)| *count > 0)
+            .collect()
     }
 
     /// Runs the wrapper over `runs` packets and returns nanoseconds a packet, wrapper included.
     ///
     /// `flows` 1 leaves the packet alone; otherwise source address and port step from `first_address`.
-    pub fn time(&mut self, target: Target, packet: &[u8], flows: u32, first_address: u32, runs: u32, expect: u32) -> Result<f64> {
+    pub fn time(
+        &mut self,
+        target: Target,
+        packet: &[u8],
+        flows: u32,
+        first_address: u32,
+        runs: u32,
+        expect: u32,
+    ) -> Result<f64> {
         self.select(target)?;
         self.state.set(
             0,
@@ -223,7 +262,11 @@ impl Bench {
             self.moved_verdicts()
         );
         let state = self.state.get(0);
-        ensure!(state.runs == u64::from(runs), "the wrapper ran {} times, not {runs}", state.runs);
+        ensure!(
+            state.runs == u64::from(runs),
+            "the wrapper ran {} times, not {runs}",
+            state.runs
+        );
         Ok((state.ended - state.started) as f64 / f64::from(runs - 1))
     }
 
@@ -282,7 +325,9 @@ fn backend_of(id: u32, service: u32, family: u8) -> Backend {
 }
 
 fn program<'a>(object: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
-    let program = object.program_mut(name).with_context(|| format!("no program {name}"))?;
+    let program = object
+        .program_mut(name)
+        .with_context(|| format!("no program {name}"))?;
     Ok(program.try_into()?)
 }
 
@@ -298,7 +343,10 @@ fn mapped<T: lb_common::pod::Pod>(object: &Ebpf, name: &str, entries: usize) -> 
 fn pin_to_last_cpu() -> Result<u32> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None)?;
-    let cpu = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)).context("no CPU to run on")?;
+    let cpu = (0..CpuSet::MAX_CPU)
+        .rev()
+        .find(|cpu| allowed.is_set(*cpu))
+        .context("no CPU to run on")?;
     let mut only = CpuSet::new();
     only.set(cpu);
     sched_setaffinity(None, &only)?;
