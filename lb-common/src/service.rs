@@ -14,11 +14,12 @@ pub struct ServiceKey {
     pub protocol: u8,
     /// 4 or 6.
     pub family: u8,
-    /// Aligns the key to four octets: the verifier refuses unaligned words on the stack.
-    pub align: [u32; 0],
+    pub reserved: [u8; 4],
+    /// Aligns the key: the verifier refuses unaligned words on the stack.
+    pub align: [u64; 0],
 }
 
-const _: () = assert!(size_of::<ServiceKey>() == 20 && align_of::<ServiceKey>() == 4);
+const _: () = assert!(size_of::<ServiceKey>() == 24 && align_of::<ServiceKey>() == 8);
 map_value!(ServiceKey);
 
 /// Value of `SERVICES`. All-zero is unset.
@@ -77,8 +78,25 @@ impl ServiceKey {
             port: [0; 2],
             protocol: 0,
             family,
+            reserved: [0; 4],
             align: [],
         }
+    }
+
+    /// From packet words: the address as loaded (IPv4 in the low half of the first word), then port, protocol and
+    /// family in the bytes of the last. Whole words, because a key put together from bytes costs a loop in the BPF
+    /// program.
+    #[inline(always)]
+    pub const fn from_words(words: [u64; 3]) -> Self {
+        // SAFETY: both are 24 bytes of plain data.
+        unsafe { core::mem::transmute(words) }
+    }
+
+    /// The key that matches every port of the same VIP and protocol.
+    #[inline(always)]
+    pub const fn all_ports(mut self) -> Self {
+        self.port = [0; 2];
+        self
     }
 
     #[inline(always)]
@@ -88,12 +106,5 @@ impl ServiceKey {
 
     pub fn port(&self) -> u16 {
         u16::from_be_bytes(self.port)
-    }
-
-    /// The key that matches every port of the same VIP and protocol.
-    #[inline(always)]
-    pub fn all_ports(mut self) -> Self {
-        self.port = [0; 2];
-        self
     }
 }

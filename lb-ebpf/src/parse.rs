@@ -11,6 +11,7 @@ use crate::{
         ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, TCP_LENGTH, TcpStart, UDP_LENGTH, Udp,
         VLAN_LENGTH, VlanTag, ethertype, fragment, protocol, tcp_flag,
     },
+    service::{vip_mark_v4, vip_mark_v6},
     tables::Tables,
     verdict::{Drop, Exit, Pass},
 };
@@ -277,17 +278,6 @@ fn skip_extensions(frame: &impl Frame, mut transport: Transport, end: usize) -> 
         }
     }
     Err(Drop::TooManyHeaders)
-}
-
-#[inline(always)]
-fn vip_mark_v4(destination: u32) -> ServiceKey {
-    let [a, b, c, d] = destination.to_ne_bytes();
-    ServiceKey::vip_mark([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 4)
-}
-
-#[inline(always)]
-fn vip_mark_v6(destination: [u64; 2]) -> ServiceKey {
-    ServiceKey::vip_mark(crate::service::bytes_of(destination), 6)
 }
 
 /// Drops what is addressed to a VIP; the filter may have been wrong, and then the kernel decides.

@@ -4,30 +4,28 @@ use lb_common::service::{Service, ServiceKey};
 
 use crate::{headers::protocol, parse::Packet, tables::Tables};
 
-/// Two packet words as the 16 bytes they were loaded from.
-#[inline(always)]
-pub fn bytes_of(words: [u64; 2]) -> [u8; 16] {
-    let [a, b, c, d, e, f, g, h] = words[0].to_ne_bytes();
-    let [i, j, k, l, m, n, o, p] = words[1].to_ne_bytes();
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-}
-
 /// The key of the packet's destination.
 #[inline(always)]
 pub fn key_of(packet: &Packet) -> ServiceKey {
-    let address = if packet.tuple.v6 {
-        [packet.tuple.words[2], packet.tuple.words[3]]
+    let tuple = &packet.tuple;
+    let last = (tuple.ports >> 16) as u64 | (tuple.protocol as u64) << 16;
+    if tuple.v6 {
+        ServiceKey::from_words([tuple.words[2], tuple.words[3], last | 6 << 24])
     } else {
-        [packet.tuple.words[0] >> 32, 0]
-    };
-    let [_, _, high, low] = packet.tuple.ports.to_ne_bytes();
-    ServiceKey {
-        address: bytes_of(address),
-        port: [high, low],
-        protocol: packet.tuple.protocol,
-        family: if packet.tuple.v6 { 6 } else { 4 },
-        align: [],
+        ServiceKey::from_words([tuple.words[0] >> 32, 0, last | 4 << 24])
     }
+}
+
+/// The mark of an IPv4 VIP.
+#[inline(always)]
+pub fn vip_mark_v4(destination: u32) -> ServiceKey {
+    ServiceKey::from_words([destination as u64, 0, 4 << 24])
+}
+
+/// The mark of an IPv6 VIP.
+#[inline(always)]
+pub fn vip_mark_v6(destination: [u64; 2]) -> ServiceKey {
+    ServiceKey::from_words([destination[0], destination[1], 6 << 24])
 }
 
 /// The service of a TCP or UDP packet, if any.
@@ -38,5 +36,31 @@ pub fn find<'a, T: Tables>(packet: &Packet, tables: &'a T) -> Option<&'a Service
     match tables.service(&key) {
         Some(service) => Some(service),
         None => tables.service(&key.all_ports()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::flow_hash::FlowTuple;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_what_the_daemon_writes() {
+        let packet = |tuple| Packet { network: 14, length: 40, tuple, tcp_flags: 0, traffic_class: 0 };
+        let ports = u32::from_le_bytes([0x9c, 0x40, 0x01, 0xbb]);
+        let v4 = FlowTuple::v4(1, u32::from_le_bytes([198, 51, 100, 7]), ports, 6);
+        let mut address = [0; 16];
+        address[..4].copy_from_slice(&[198, 51, 100, 7]);
+        let mark = ServiceKey::vip_mark(address, 4);
+        assert_eq!(key_of(&packet(v4)), ServiceKey { port: [0x01, 0xbb], protocol: 6, ..mark });
+        assert_eq!(vip_mark_v4(u32::from_le_bytes([198, 51, 100, 7])), mark);
+
+        let address: [u8; 16] = core::array::from_fn(|at| at as u8);
+        let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        let mark = ServiceKey::vip_mark(address, 6);
+        let key = key_of(&packet(FlowTuple::v6([1, 2], words, ports, 17)));
+        assert_eq!(key, ServiceKey { port: [0x01, 0xbb], protocol: 17, ..mark });
+        assert_eq!(vip_mark_v6(words), mark);
     }
 }

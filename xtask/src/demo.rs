@@ -17,8 +17,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     packages::install(&packages::to_demonstrate())?;
     setup::mount_bpffs()?;
     build::bpf()?;
-    println!("building   evenkeel, optimised");
-    build::daemon(true)?;
+    println!("building   evenkeel");
+    build::daemon(false)?;
     let mut demo = run::cargo("run");
     demo.args([
         "--quiet",
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     // What failed has been said by the program itself.
     let status = demo
-        .env("EVENKEEL_BIN", run::target_directory()?.join("release/evenkeel"))
+        .env("EVENKEEL_BIN", run::target_directory()?.join("debug/evenkeel"))
         .status()?;
     std::process::exit(status.code().unwrap_or(1));
 }

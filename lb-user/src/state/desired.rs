@@ -207,6 +207,7 @@ pub fn service_key(vip: IpAddr, port: Option<u16>, protocol: Protocol) -> Servic
         port: port.unwrap_or(0).to_be_bytes(),
         protocol: protocol.number(),
         family,
+        reserved: [0; 4],
         align: [],
     }
 }

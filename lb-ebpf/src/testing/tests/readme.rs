@@ -23,3 +23,13 @@ fn every_verdict_has_its_row_and_no_other_has() {
     });
     assert_eq!(rows.collect::<Vec<_>>(), named.collect::<Vec<_>>());
 }
+
+#[test]
+fn the_first_readme_lists_the_same_verdicts() {
+    let text = include_str!("../../../../README.md");
+    for verdict in Verdict::all() {
+        let (verdict, reason) = verdict.names();
+        let row = format!("| {verdict} | `{reason}` |");
+        assert_eq!(text.matches(&row).count(), 1, "{row}");
+    }
+}

@@ -58,6 +58,7 @@ pub fn service_key(vip: &str, protocol: u8, port: u16) -> ServiceKey {
         port: port.to_be_bytes(),
         protocol,
         family,
+        reserved: [0; 4],
         align: [],
     }
 }
