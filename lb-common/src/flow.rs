@@ -34,20 +34,20 @@ pub struct FlowValue {
     pub last_seen: u32,
 }
 
-/// Values of [`FlowValue::state`].
+/// Values of [`FlowValue::state`], in the order in which flows give way to others: the lowest goes first.
 pub mod state {
     pub const UNSET: u8 = 0;
-    /// TCP, only SYN seen.
-    pub const NEW: u8 = 1;
-    /// TCP, a segment without SYN seen.
-    pub const ESTABLISHED: u8 = 2;
     /// TCP, FIN or RST seen.
-    pub const CLOSING: u8 = 3;
+    pub const CLOSING: u8 = 1;
+    /// TCP, only SYN seen.
+    pub const NEW: u8 = 2;
     /// UDP.
-    pub const DATAGRAM: u8 = 4;
+    pub const DATAGRAM: u8 = 3;
+    /// TCP, a segment without SYN seen.
+    pub const ESTABLISHED: u8 = 4;
     /// States in use, for tables indexed by state.
     pub const COUNT: usize = 5;
-    pub const NAMES: [&str; COUNT] = ["unset", "new", "established", "closing", "datagram"];
+    pub const NAMES: [&str; COUNT] = ["unset", "closing", "new", "datagram", "established"];
 }
 
 impl FlowValue {

@@ -20,7 +20,7 @@ use lb_common::{
 };
 
 use crate::{
-    opaque::{is_less, is_zero, opaque, select},
+    opaque::opaque,
     parse::Packet,
     tables::{Tables, Tally},
 };
@@ -145,92 +145,109 @@ pub fn store(
         state: next_state(state::UNSET, packet),
         last_seen: now,
     };
-    let (free_first, free_second) = (free_entries(first), free_entries(second));
-    if free_first + free_second > 0 {
-        let bucket = if free_first >= free_second { first } else { second };
-        put(&bucket.entries[first_free(bucket)], fingerprint, value);
-        Event::FlowStored
-    } else {
-        displace([first, second], fingerprint, value, settings, now)
+    // Buckets fill from the front, so the first free way is the load too.
+    let (free_first, free_second) = (first_free(first), first_free(second));
+    if free_first < WAYS && free_first <= free_second {
+        put(first, free_first, fingerprint, value);
+        return Event::FlowStored;
     }
+    if free_second < WAYS {
+        put(second, free_second, fingerprint, value);
+        return Event::FlowStored;
+    }
+    displace(first, second, fingerprint, value, settings, now)
 }
 
-#[inline(always)]
-fn free_entries(bucket: &FlowBucket) -> u64 {
-    let free = |way: usize| is_zero(bucket.entries[way].fingerprint.load());
-    free(0) + free(1) + free(2) + free(3)
-}
-
-/// The lowest free way of a bucket that has one.
+/// The first free way of a bucket, or [`WAYS`].
 #[inline(always)]
 fn first_free(bucket: &FlowBucket) -> usize {
-    let taken = |way: usize| is_zero(bucket.entries[way].fingerprint.load()) ^ 1;
-    let (a, b, c) = (taken(0), taken(0) & taken(1), taken(0) & taken(1) & taken(2));
-    (opaque(a + b + c) & 3) as usize
+    let mut entries = bucket.entries.iter();
+    entries
+        .position(|entry| entry.fingerprint.load() == 0)
+        .unwrap_or(WAYS)
 }
 
 #[inline(always)]
-fn put(entry: &FlowEntry, fingerprint: u64, value: FlowValue) {
+fn put(bucket: &FlowBucket, way: usize, fingerprint: u64, value: FlowValue) {
+    let entry = &bucket.entries[way % WAYS];
     // A reader that meets the old fingerprint with the new value sends one packet of a displaced flow to a living
     // backend; the other order would let it read the displaced flow's backend for the new flow.
     entry.value.store(value.pack());
     entry.fingerprint.store(fingerprint);
 }
 
-/// How readily an entry gives way, a hexadecimal digit a state (unset, new, established, closing, datagram); lower
-/// goes first and [`EXPIRED`] before all.
-const RANKS: u64 = 0x4_2_5_3_0;
-const EXPIRED: u64 = 1;
-const RANK_NEW: u64 = 3;
-
-/// Stores over the entry that gives way most readily, the longest idle among equals.
+/// Stores over an entry that gives way: one of the first bucket if it has anything that any flow may push out, else
+/// the one of both that gives way most readily.
 #[inline(always)]
 fn displace(
-    buckets: [&FlowBucket; 2],
+    first: &FlowBucket,
+    second: &FlowBucket,
     fingerprint: u64,
     value: FlowValue,
     settings: &Settings,
     now: u32,
 ) -> Event {
-    let mut lowest = u64::MAX >> 1;
-    for way in 0..2 * WAYS {
-        let bucket = if way < WAYS { buckets[0] } else { buckets[1] };
-        let key = eviction_key(bucket.entries[way % WAYS].value.load(), settings, now) << 3 | way as u64;
-        lowest = select(is_less(key, lowest), key, lowest);
+    let mut victim = weakest(first, settings, now);
+    let mut bucket = first;
+    if victim.rank() > state::NEW as u64 {
+        let other = weakest(second, settings, now);
+        if other.0 < victim.0 {
+            (victim, bucket) = (other, second);
+        }
     }
-    let (way, rank) = ((lowest & 7) as usize, lowest >> 35);
-    let limit = match value.state {
-        state::NEW | state::CLOSING => RANK_NEW,
-        own => rank_of(own as u64),
-    };
-    if rank > limit {
+    // Closing flows are worth no more than new ones.
+    if victim.rank() > value.state.max(state::NEW) as u64 {
         return Event::FlowNotStored;
     }
-    let bucket = if way < WAYS { buckets[0] } else { buckets[1] };
-    put(&bucket.entries[way % WAYS], fingerprint, value);
-    match rank {
-        0 => Event::FlowStored,
+    put(bucket, victim.way(), fingerprint, value);
+    match victim.rank() as u8 {
         EXPIRED => Event::EvictedExpired,
-        2 => Event::EvictedClosing,
-        RANK_NEW => Event::EvictedNew,
-        4 => Event::EvictedDatagram,
+        state::CLOSING => Event::EvictedClosing,
+        state::NEW => Event::EvictedNew,
+        state::DATAGRAM => Event::EvictedDatagram,
         _ => Event::EvictedEstablished,
     }
 }
 
-#[inline(always)]
-fn rank_of(flow_state: u64) -> u64 {
-    RANKS >> (flow_state * 4) & 0xf
+/// Rank of a flow whose time is over, and of an entry in no state: before all states.
+const EXPIRED: u8 = state::UNSET;
+
+/// An entry as a number that is the lower the more readily the entry gives way: rank, then last packet, then way.
+#[derive(Clone, Copy)]
+struct Weakness(u64);
+
+impl Weakness {
+    #[inline(always)]
+    fn of(bits: u64, way: usize, settings: &Settings, now: u32) -> Self {
+        let (flow_state, last_seen) = (bits >> 28 & 7, bits >> 32);
+        // Below zero when another CPU saw a packet a moment after `now` was read: then not expired either.
+        let idle = (now as u64).wrapping_sub(last_seen);
+        let expired = opaque((settings.timeouts[flow_state as usize] as u64).wrapping_sub(idle)) >> 63;
+        let rank = flow_state & expired.wrapping_sub(1);
+        Self(rank << 34 | last_seen << 2 | way as u64)
+    }
+
+    #[inline(always)]
+    fn rank(self) -> u64 {
+        self.0 >> 34
+    }
+
+    #[inline(always)]
+    fn way(self) -> usize {
+        (self.0 & 3) as usize
+    }
+
+    /// The weaker of both, without a branch.
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        let other_is_weaker = (opaque(other.0.wrapping_sub(self.0)) as i64 >> 63) as u64;
+        Self(self.0 ^ (self.0 ^ other.0) & other_is_weaker)
+    }
 }
 
-/// Rank in bits 32 up, then what is left of the longest possible idle time: the lowest gives way.
+/// The entry of a full bucket that gives way most readily, the longest idle among equals.
 #[inline(always)]
-fn eviction_key(bits: u64, settings: &Settings, now: u32) -> u64 {
-    let flow_state = bits >> 28 & 7;
-    // Signed: another CPU may have seen a packet a moment after `now` was read.
-    let idle = (now as u64).wrapping_sub(bits >> 32);
-    let idle = select(opaque(idle) >> 63, 0, idle);
-    let expired = is_less(settings.timeouts[flow_state as usize] as u64, idle);
-    let rank = select(expired, EXPIRED, rank_of(flow_state));
-    rank << 32 | (u32::MAX as u64 - idle)
+fn weakest(bucket: &FlowBucket, settings: &Settings, now: u32) -> Weakness {
+    let of = |way: usize| Weakness::of(bucket.entries[way].value.load(), way, settings, now);
+    of(0).or(of(1)).or(of(2).or(of(3)))
 }

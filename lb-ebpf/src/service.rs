@@ -47,20 +47,40 @@ mod tests {
 
     #[test]
     fn keys_are_what_the_daemon_writes() {
-        let packet = |tuple| Packet { network: 14, length: 40, tuple, tcp_flags: 0, traffic_class: 0 };
+        let packet = |tuple| Packet {
+            network: 14,
+            length: 40,
+            tuple,
+            tcp_flags: 0,
+            traffic_class: 0,
+        };
         let ports = u32::from_le_bytes([0x9c, 0x40, 0x01, 0xbb]);
         let v4 = FlowTuple::v4(1, u32::from_le_bytes([198, 51, 100, 7]), ports, 6);
         let mut address = [0; 16];
         address[..4].copy_from_slice(&[198, 51, 100, 7]);
         let mark = ServiceKey::vip_mark(address, 4);
-        assert_eq!(key_of(&packet(v4)), ServiceKey { port: [0x01, 0xbb], protocol: 6, ..mark });
+        assert_eq!(
+            key_of(&packet(v4)),
+            ServiceKey {
+                port: [0x01, 0xbb],
+                protocol: 6,
+                ..mark
+            }
+        );
         assert_eq!(vip_mark_v4(u32::from_le_bytes([198, 51, 100, 7])), mark);
 
         let address: [u8; 16] = core::array::from_fn(|at| at as u8);
         let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         let mark = ServiceKey::vip_mark(address, 6);
         let key = key_of(&packet(FlowTuple::v6([1, 2], words, ports, 17)));
-        assert_eq!(key, ServiceKey { port: [0x01, 0xbb], protocol: 17, ..mark });
+        assert_eq!(
+            key,
+            ServiceKey {
+                port: [0x01, 0xbb],
+                protocol: 17,
+                ..mark
+            }
+        );
         assert_eq!(vip_mark_v6(words), mark);
     }
 }

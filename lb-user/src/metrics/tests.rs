@@ -187,7 +187,9 @@ fn a_large_scrape_has_every_backend() {
     let start = Instant::now();
     let text = metrics.scrape().unwrap();
     println!("10,000 backends: {} octets in {:?}", text.len(), start.elapsed());
-    let packets = text.lines().filter(|line| line.starts_with("evenkeel_backend_packets_total{"));
+    let packets = text
+        .lines()
+        .filter(|line| line.starts_with("evenkeel_backend_packets_total{"));
     assert_eq!(packets.count(), 10_000);
 }
 

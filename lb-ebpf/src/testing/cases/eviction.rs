@@ -194,20 +194,20 @@ type Row = (&'static str, u64, Event, [(u8, u32); 8]);
 
 fn order(world: &World) -> Vec<Case> {
     let packet = two_buckets(world, WEB);
-    let rows: [Row; 4] = [
+    let rows: [Row; 5] = [
         (
             "of equals the one idle for longest gives way",
             6,
             Event::EvictedEstablished,
             [
-                (2, 10),
-                (2, 20),
-                (2, 30),
-                (2, 40),
-                (2, 50),
-                (2, 60),
-                (2, 99),
-                (2, 70),
+                (4, 10),
+                (4, 20),
+                (4, 30),
+                (4, 40),
+                (4, 50),
+                (4, 60),
+                (4, 99),
+                (4, 70),
             ],
         ),
         (
@@ -215,35 +215,41 @@ fn order(world: &World) -> Vec<Case> {
             3,
             Event::EvictedClosing,
             [
-                (1, 20),
                 (2, 20),
                 (4, 20),
-                (3, 1),
-                (1, 29),
-                (2, 9999),
-                (4, 99),
-                (1, 20),
+                (3, 20),
+                (1, 1),
+                (2, 29),
+                (4, 9999),
+                (3, 99),
+                (2, 20),
             ],
         ),
         (
             "an expired flow gives way before a closing one",
-            4,
+            2,
             Event::EvictedExpired,
-            [(3, 9), (3, 8), (2, 5), (1, 30), (1, 31), (4, 1), (3, 7), (2, 5)],
+            [(1, 9), (1, 8), (2, 31), (2, 30), (4, 5), (3, 1), (1, 7), (4, 5)],
+        ),
+        (
+            "what may give way in the first bucket does, whatever the second holds",
+            1,
+            Event::EvictedClosing,
+            [(4, 9), (1, 8), (2, 30), (2, 30), (4, 5), (2, 31), (1, 9), (4, 5)],
         ),
         (
             "a new flow gives way before datagram and established flows",
             7,
             Event::EvictedNew,
             [
-                (2, 99),
                 (4, 99),
-                (2, 99),
+                (3, 99),
                 (4, 99),
-                (2, 99),
+                (3, 99),
                 (4, 99),
-                (2, 99),
-                (1, 0),
+                (3, 99),
+                (4, 99),
+                (2, 0),
             ],
         ),
     ];
@@ -286,16 +292,16 @@ fn room(world: &World) -> Vec<Case> {
             .sends(&packet, stored().at(second, 3)),
         filled("the emptier bucket takes the flow")
             .with(|world| {
-                free(world, first, &[0]);
-                free(world, second, &[1, 2]);
+                free(world, first, &[3]);
+                free(world, second, &[2, 3]);
             })
-            .sends(&packet, stored().at(second, 1)),
+            .sends(&packet, stored().at(second, 2)),
         filled("of two equally full buckets the first takes the flow")
             .with(|world| {
-                free(world, first, &[1, 3]);
-                free(world, second, &[0, 2]);
+                free(world, first, &[2, 3]);
+                free(world, second, &[2, 3]);
             })
-            .sends(&packet, stored().at(first, 1)),
+            .sends(&packet, stored().at(first, 2)),
         Case::new(
             "a table smaller than the settings say is counted, and the packet goes on",
             world,

@@ -70,7 +70,7 @@ impl World {
                 fresh_mask: sizes.fresh_words as u32 - 1,
                 sample_bits: 64,
                 backend_stride: sizes.backends as u32,
-                timeouts: [0, 30, 21_600, 10, 120, 0, 0, 0],
+                timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
                 ..Settings::default()
             },
             vip_filter: Box::new([0; vip_filter::WORDS]),

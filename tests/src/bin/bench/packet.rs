@@ -12,10 +12,8 @@ const TX: u32 = 3;
 const PASS: u32 = 2;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
-/// Flows of a burst of SYNs; every one is new.
-const BURST: u32 = 4096;
 /// Entries of both tables in the rows of few flows.
-const FEW_ENTRIES: u32 = 1 << 14;
+const FEW_ENTRIES: u32 = 1 << 12;
 /// Packets timed at a stretch: short, so that a stretch disturbed by other work is an outlier and not the rule.
 const STRETCH: u32 = 50_000;
 const MANY: u32 = 700_000;
@@ -74,9 +72,9 @@ pub fn run(objects: &Objects, rounds: usize, report: &mut Report) -> Result<()> 
     let few = [
         established("established_v4", false, 1, STRETCH),
         established("established_v4_1k", false, 1000, STRETCH),
-        opening("syn_v4", false, BURST),
+        opening("syn_v4", false, STRETCH),
         established("established_v6", true, 1, STRETCH),
-        opening("syn_v6", true, BURST),
+        opening("syn_v6", true, STRETCH),
         not_a_vip,
     ];
     for case in &few {
@@ -115,7 +113,6 @@ fn measure(bench: &mut Bench, case: &Case, rounds: usize, floor: f64, report: &m
             let mut first = FIRST;
             if case.fresh {
                 first = FIRST + (round as u32 + 1) * (1 << 12);
-                bench.clear_flows();
             }
             samples[index].push(bench.time(
                 Target::ALL[index],

@@ -131,7 +131,7 @@ impl Bench {
             fresh_mask: 4095,
             sample_bits: 32,
             backend_stride: 1024,
-            timeouts: [0, 30, 21_600, 10, 120, 0, 0, 0],
+            timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
             reserved: 0,
         };
         mapped(&self.product, map_names::SETTINGS.name, 1)?.set(0, settings);
