@@ -47,11 +47,11 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Ver
     };
     let arrived = frame.length() as u64;
     let verdict = forward::forward(frame, &packet, fingerprint, backend);
-    if let Verdict::Forward { .. } = verdict {
-        if let Some(counters) = tables.backend_counters(counter_index(id, settings, tables)) {
-            counters.packets.add(1);
-            counters.bytes.add(arrived);
-        }
+    if let Verdict::Forward { .. } = verdict
+        && let Some(counters) = tables.backend_counters(counter_index(id, settings, tables))
+    {
+        counters.packets.add(1);
+        counters.bytes.add(arrived);
     }
     verdict
 }

@@ -46,7 +46,7 @@ pub enum AttachError {
         source: NetError,
     },
     #[error(
-        "interface {name} refuses native XDP; set `xdp_mode = \"auto\"` to fall back to generic, or see `evenkeel doctor`"
+        "interface {name} refuses native XDP; set `xdp_mode = \"auto\"` to fall back to generic; `ip -details link show dev {name}` names its driver"
     )]
     Native { name: String, source: ProgramError },
     #[error("cannot attach to interface {name} in {} mode", mode.name())]

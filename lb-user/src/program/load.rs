@@ -35,7 +35,9 @@ pub enum LoadError {
     Pin(#[from] PinError),
     #[error(transparent)]
     Map(#[from] MapError),
-    #[error("the kernel refuses the maps or the object; see `evenkeel doctor` and the kernel log")]
+    #[error(
+        "the kernel refuses the maps or the object; Linux 5.10 or later is needed, and `dmesg` may say more"
+    )]
     Object { source: EbpfError },
     #[error("the object has no XDP program {PROGRAM}; rebuild with `cargo xtask build`")]
     NoProgram,
