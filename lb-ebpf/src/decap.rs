@@ -5,10 +5,14 @@ use lb_common::pod::Pod;
 use crate::{
     frame::Frame,
     headers::{
-        ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, VLAN_LENGTH, VlanTag, ethertype, fragment,
-        protocol,
+        ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, VLAN_LENGTH, ethertype, fragment, protocol,
     },
+    parse,
 };
+
+/// Octets of a link header with one or two VLAN tags.
+const ONE_TAG: usize = ETHERNET_LENGTH + VLAN_LENGTH;
+const TWO_TAGS: usize = ETHERNET_LENGTH + 2 * VLAN_LENGTH;
 
 /// Strips one outer header if the frame is an unfragmented IP-in-IP packet, and then says so.
 ///
@@ -21,12 +25,7 @@ pub fn strip(frame: &mut impl Frame) -> bool {
 
 #[inline(always)]
 fn try_strip(frame: &mut impl Frame) -> Option<()> {
-    let mut kind = frame.read::<u16>(ETHERNET_LENGTH - 2)?;
-    let mut network = ETHERNET_LENGTH;
-    if kind == ethertype::VLAN || kind == ethertype::SERVICE_VLAN {
-        kind = frame.read::<VlanTag>(ETHERNET_LENGTH)?.ethertype;
-        network += VLAN_LENGTH;
-    }
+    let (kind, network) = parse::network_header(frame)?;
     let (size, inner) = match kind {
         ethertype::IPV4 => (IPV4_LENGTH, inner_of_ipv4(&frame.read(network)?)?),
         ethertype::IPV6 => (IPV6_LENGTH, inner_kind(frame.read::<Ipv6>(network)?.next_header)?),
@@ -34,10 +33,10 @@ fn try_strip(frame: &mut impl Frame) -> Option<()> {
     };
     // The inner header must be there, or the kernel should see the packet as it came.
     frame.read::<[u8; IPV4_LENGTH]>(network + size)?;
-    if network > ETHERNET_LENGTH {
-        move_link::<[u8; ETHERNET_LENGTH + VLAN_LENGTH]>(frame, size)?;
-    } else {
-        move_link::<[u8; ETHERNET_LENGTH]>(frame, size)?;
+    match network {
+        ETHERNET_LENGTH => move_link::<[u8; ETHERNET_LENGTH]>(frame, size)?,
+        ONE_TAG => move_link::<[u8; ONE_TAG]>(frame, size)?,
+        _ => move_link::<[u8; TWO_TAGS]>(frame, size)?,
     }
     frame.move_start(-(size as i32))?;
     frame.write(network - 2, inner)

@@ -145,9 +145,10 @@ pub fn store(
         state: next_state(state::UNSET, packet),
         last_seen: now,
     };
-    // Buckets fill from the front, so the first free way is the load too.
+    // Buckets fill from the front, so the first free way is the load too. Up to PREFERRED flows the first bucket is
+    // taken whatever the second holds: a look-up then needs one cache line more often.
     let (free_first, free_second) = (first_free(first), first_free(second));
-    if free_first < WAYS && free_first <= free_second {
+    if free_first < WAYS && (free_first < PREFERRED || free_first <= free_second) {
         put(first, free_first, fingerprint, value);
         return Event::FlowStored;
     }
@@ -157,6 +158,10 @@ pub fn store(
     }
     displace(first, second, fingerprint, value, settings, now)
 }
+
+/// Flows that a first bucket takes without a look at the second. Simulated at 50 % load, flows that find no room and
+/// flows in their second bucket: 0 → 0.0015 % and 28 %; 2 → 0.0046 % and 19 %; 3 → 0.038 % and 10 %.
+const PREFERRED: usize = 2;
 
 /// The first free way of a bucket, or [`WAYS`].
 #[inline(always)]

@@ -56,13 +56,9 @@ pub const MAX_EXTENSION_HEADERS: usize = 8;
 /// Reads a frame up to its transport header. `Err` is the frame's way out.
 #[inline(always)]
 pub fn parse(frame: &impl Frame, tables: &impl Tables) -> Result<Packet, Exit> {
-    let Some(mut kind) = frame.read::<u16>(ETHERNET_LENGTH - 2) else {
+    let Some((kind, network)) = network_header(frame) else {
         return Err(Exit::Pass(Pass::NotIp));
     };
-    let mut network = ETHERNET_LENGTH;
-    if is_vlan(kind) {
-        (kind, network) = inner_ethertype(frame).ok_or(Exit::Pass(Pass::NotIp))?;
-    }
     match kind {
         ethertype::IPV4 => parse_ipv4(frame, tables, network),
         ethertype::IPV6 => parse_ipv6(frame, tables, network),
@@ -76,9 +72,13 @@ fn is_vlan(kind: u16) -> bool {
     kind == ethertype::VLAN || kind == ethertype::SERVICE_VLAN
 }
 
-/// The ethertype behind one or two tags, and where the network header starts.
+/// The ethertype behind at most two VLAN tags, and where the network header starts.
 #[inline(always)]
-fn inner_ethertype(frame: &impl Frame) -> Option<(u16, usize)> {
+pub fn network_header(frame: &impl Frame) -> Option<(u16, usize)> {
+    let kind = frame.read::<u16>(ETHERNET_LENGTH - 2)?;
+    if !is_vlan(kind) {
+        return Some((kind, ETHERNET_LENGTH));
+    }
     let outer = frame.read::<VlanTag>(ETHERNET_LENGTH)?;
     if !is_vlan(outer.ethertype) {
         return Some((outer.ethertype, ETHERNET_LENGTH + VLAN_LENGTH));

@@ -135,6 +135,7 @@ fn decap_gives_back_what_the_tunnel_took() -> Proof {
         for packet in [
             plain.clone(),
             plain.clone().vlan(5),
+            plain.clone().service_vlan(7).vlan(5),
             plain.clone().trailing(9),
             plain.filled_to(1200),
         ] {

@@ -214,6 +214,8 @@ impl Tool {
 
     fn command(&self) -> Command {
         let mut cargo = run::cargo(self.name.trim_start_matches("cargo-"));
+        // Set by `cargo run`; with it cargo-machete takes itself for the program that is run, and its name for a path.
+        cargo.env_remove("CARGO_PKG_NAME");
         let own = run::root().join("target/tools/bin");
         let rest = std::env::var_os("PATH").unwrap_or_default();
         if let Ok(path) = std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&rest))) {
