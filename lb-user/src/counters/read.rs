@@ -362,7 +362,7 @@ mod tests {
             flow_mask: BUCKETS - 1,
             ..Settings::default()
         };
-        settings.timeouts[..flow::state::COUNT].copy_from_slice(&[0, 30, 600, 10, 120]);
+        settings.timeouts[..flow::state::COUNT].copy_from_slice(&[0, 10, 30, 120, 600]);
         let counters = Counters::in_memory(Capacity {
             services: 1,
             backends: BACKENDS,
