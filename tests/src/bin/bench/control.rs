@@ -115,6 +115,8 @@ impl Maps {
         let mut rounds = Vec::new();
         let mut out: Option<(IpAddr, DesiredBackend)> = None;
         for _ in 0..ROUNDS {
+            // A region that was just freed rests for 20 ms; one change after another at that pace is not what is asked.
+            std::thread::sleep(std::time::Duration::from_millis(30));
             let backends = &mut self
                 .desired
                 .services
