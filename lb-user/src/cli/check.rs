@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Outcome {
     let answer = serde_json::json!({ "file": config.file, "services": services, "backends": backends });
     context.print(&answer, |_| {
         format!(
-            "{} is right: {services} services, {backends} backends.\n",
+            "{} is right; services: {services}, backends: {backends}\n",
             config.file
         )
     })
