@@ -15,4 +15,5 @@ pub mod net;
 pub mod plan;
 pub mod program;
 pub mod seeds;
+pub mod skew;
 pub mod state;
