@@ -51,8 +51,17 @@ pub enum StepError {
 }
 
 impl Applier {
+    /// For maps that nobody else wrote.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// For maps that another daemon may have written until a moment ago: whatever region is free, it may just have been
+    /// freed.
+    pub fn taking_over() -> Self {
+        Self {
+            resting: vec![(0..u32::MAX, Instant::now())],
+        }
     }
 
     /// Carries out the steps in their order and stops at the first failure.
@@ -251,6 +260,20 @@ mod tests {
         applier.apply(&switch(1021), &mut maps).unwrap();
         assert_eq!(applier.resting.len(), 1);
         applier.apply(&switch(0), &mut maps).unwrap();
+        assert!(start.elapsed() >= REST);
+    }
+
+    #[test]
+    fn maps_that_another_daemon_left_rest_wholly() {
+        let mut maps = maps();
+        let plan = Plan {
+            steps: vec![Step::WriteSlots {
+                offset: 7,
+                slots: vec![BackendRef::new(1, 1); 1021],
+            }],
+        };
+        let start = Instant::now();
+        Applier::taking_over().apply(&plan, &mut maps).unwrap();
         assert!(start.elapsed() >= REST);
     }
 

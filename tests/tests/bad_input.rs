@@ -78,7 +78,7 @@ const TABLE: &[(&str, &str, &[&str])] = &[
     (
         "port 0",
         "[[service]]\nname = \"web\"\nvip = \"198.18.0.1\"\nport = 0\nprotocol = \"tcp\"\n",
-        &[":6:", "port 0"],
+        &[":6:", "port = 0"],
     ),
     (
         "port 65536",
@@ -88,12 +88,12 @@ const TABLE: &[(&str, &str, &[&str])] = &[
     (
         "an unknown protocol",
         "[[service]]\nname = \"web\"\nvip = \"198.18.0.1\"\nport = 8\nprotocol = \"ip\"\n",
-        &[":7:", "web", "`tcp`"],
+        &[":7:", "web", "\"tcp\""],
     ),
     (
         "an unknown mode",
         "SERVICE mode = \"nat\"\n",
-        &[":8:", "web", "`ipip`"],
+        &[":8:", "web", "\"ipip\""],
     ),
     ("two services of one name", "SERVICE SERVICE", &["web"]),
     (

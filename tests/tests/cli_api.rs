@@ -23,6 +23,8 @@ const UNREACHABLE: i32 = 3;
 const CONFLICT: i32 = 4;
 const DEADLINE: i32 = 5;
 const FORBIDDEN: i32 = 6;
+const NOT_FOUND: i32 = 7;
+const EXISTS: i32 = 8;
 
 fn start(lab: &Lab) -> Result<Daemon> {
     let service = Service::new("web", "tcp", VIP4, 80).backends(&lab.backends[..2]);
@@ -238,14 +240,14 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
     let [b0, vip] = [lab.backends[0].v4.to_string(), VIP4.to_string()];
     let before = daemon.json(&["backends"])?.as_array().map(Vec::len);
     let table: &[(&[&str], i32, &str)] = &[
-        (&["backend", "add", "web", &b0], CONFLICT, "10.2.0.21"),
-        (&["backend", "add", "nowhere", &b0], FAILED, "nowhere"),
+        (&["backend", "add", "web", &b0], EXISTS, "10.2.0.21"),
+        (&["backend", "add", "nowhere", &b0], NOT_FOUND, "nowhere"),
         (
             &["backend", "set", "web", "10.2.0.77", "--weight", "2"],
-            FAILED,
+            NOT_FOUND,
             "10.2.0.77",
         ),
-        (&["backend", "remove", "web", "10.2.0.77"], FAILED, "10.2.0.77"),
+        (&["backend", "remove", "web", "10.2.0.77"], NOT_FOUND, "10.2.0.77"),
         (
             &["backend", "add", "web", "10.2.0.77", "--weight", "0"],
             FAILED,
@@ -271,7 +273,7 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
                 "--protocol",
                 "tcp",
             ],
-            CONFLICT,
+            EXISTS,
             "web",
         ),
         (
@@ -290,7 +292,7 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
             "web",
         ),
         (&["backend", "remove", "web", &b0], CONFLICT, "configuration file"),
-        (&["service", "remove", "nowhere"], FAILED, "nowhere"),
+        (&["service", "remove", "nowhere"], NOT_FOUND, "nowhere"),
         (
             &[
                 "backend",
@@ -326,8 +328,8 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
             "70000",
         ),
         (&["frobnicate"], USAGE, "frobnicate"),
-        (&["backends", "nowhere"], FAILED, "nowhere"),
-        (&["seeds", "rotate", "--cpu", "4095"], FAILED, "4095"),
+        (&["backends", "nowhere"], NOT_FOUND, "nowhere"),
+        (&["seeds", "rotate", "--cpu", "4095"], NOT_FOUND, "4095"),
     ];
     for (arguments, code, part) in table {
         let text = run(&daemon, arguments, *code)?;
@@ -336,12 +338,17 @@ fn refusals_have_their_exit_codes_and_next_steps() -> Proof {
             let as_json = daemon.cli(&[*arguments, &["--json"]].concat())?;
             let error: Value = serde_json::from_slice(&as_json.stderr).context("an error in JSON")?;
             assert_eq!(error["exit_code"].as_i64(), Some(i64::from(*code)), "{error}");
-            // The next step stands apart, or after a semicolon.
-            let said = error["error"].as_str().unwrap_or_default().contains("; ");
             assert!(
-                said || error["next_step"].is_string(),
+                error["next_step"].as_str().is_some_and(|step| !step.is_empty()),
                 "{arguments:?} has no next step: {error}"
             );
+            let reason = match *code {
+                CONFLICT => "conflict",
+                NOT_FOUND => "not_found",
+                EXISTS => "exists",
+                _ => "invalid",
+            };
+            assert_eq!(error["reason"], reason, "{arguments:?}: {error}");
         }
     }
     assert_eq!(

@@ -1,14 +1,6 @@
 //! Promise: an established connection keeps its backend through everything that happens to the balancer.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -16,7 +8,7 @@ use tests::{
     Proof,
     capture::Witness,
     lab::{Config, Daemon, Decap, Lab, Place, Service, VIP4, VIP6, eventually},
-    traffic::{Client, Download, Kind, LongLived, Server, Servers},
+    traffic::{Client, Download, Kind, LongLived, Server, Servers, Ticking},
 };
 
 const CONNECTIONS: usize = 40;
@@ -169,7 +161,11 @@ fn through_kill_restart_and_replacement_of_the_program() -> Proof {
     let mut scene = Scene::set()?;
     let downloads =
         [to4(), to6()].map(|to| Download::start(&scene.client, to, 4 << 20, Duration::from_secs(3)));
-    let ticking = Ticking::start(&scene.client, to4());
+    // Single datagrams from fresh ports: nobody would send a lost one again.
+    let client = scene.client.clone();
+    let ticking = Ticking::start("a datagram while the daemon came and went", move || {
+        client.udp(to4())
+    });
 
     let first = programs(&scene)?;
     scene.daemon.kill()?;
@@ -214,36 +210,4 @@ fn programs(scene: &Scene) -> Result<Value> {
     let program = links[0]["xdp"].clone();
     ensure!(!program.is_null(), "no XDP program on eth0: {links}");
     Ok(program)
-}
-
-/// Asks by single datagrams from fresh ports until told to stop: nobody would send a lost one again.
-struct Ticking {
-    stop: Arc<AtomicBool>,
-    count: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl Ticking {
-    fn start(client: &Client, to: SocketAddr) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let count = Arc::new(AtomicU64::new(0));
-        let (halt, counter, client) = (Arc::clone(&stop), Arc::clone(&count), client.clone());
-        let thread = thread::spawn(move || {
-            while !halt.load(Ordering::Relaxed) {
-                client
-                    .udp(to)
-                    .context("a datagram while the daemon came and went")?;
-                counter.fetch_add(1, Ordering::Relaxed);
-                thread::sleep(Duration::from_millis(5));
-            }
-            Ok(())
-        });
-        Self { stop, count, thread }
-    }
-
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("the ticking thread")?;
-        Ok(self.count.load(Ordering::Relaxed))
-    }
 }

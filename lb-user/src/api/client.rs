@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
-use super::types::Failure;
+use super::types::{Failure, RefusalKind};
 
 /// A daemon's address. Each request opens its own connection.
 #[derive(Clone, Debug)]
@@ -124,7 +124,8 @@ impl Client {
         }
         let failure = serde_json::from_slice(&body).unwrap_or_else(|_| Failure {
             error: format!("the daemon answered {status}"),
-            next_step: None,
+            reason: RefusalKind::Failed,
+            next_step: Some("look into the daemon's log".to_owned()),
         });
         Err(ClientError::Refused { status, failure })
     }

@@ -4,10 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    config::Seconds,
-    state::desired::{Affinity, BackendState, Mode, Protocol, Selection},
-};
+use crate::state::desired::Protocol;
+pub use crate::state::overlay::{BackendSettings, ServiceSettings};
 
 /// Query of `GET /v1/explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,35 +98,6 @@ pub enum Edit {
         service: String,
         address: IpAddr,
     },
-}
-
-/// What of a service can be set; absent fields stay as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceSettings {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selection: Option<Selection>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub affinity: Option<Affinity>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-    /// As in `"120s"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub udp_idle: Option<Seconds>,
-}
-
-/// What of a backend can be set; absent fields stay as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BackendSettings {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<BackendState>,
 }
 
 /// Body of `POST /v1/apply`: services and backends in the form of the configuration file.

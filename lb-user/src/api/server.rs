@@ -16,6 +16,7 @@ use axum::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixListener;
 
+pub use super::types::RefusalKind;
 use super::{
     peer::{Allowed, Peer},
     types::{
@@ -30,26 +31,8 @@ const BODY_LIMIT: usize = 16 << 20;
 
 /// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", failure.error)]
-pub struct Refusal {
-    pub kind: RefusalKind,
-    pub failure: Failure,
-}
-
-/// Tells clients what sort of refusal it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
-    /// The request contradicts what is there or cannot be: 422.
-    Invalid,
-    /// No such service or backend: 404.
-    NotFound,
-    /// Another revision than expected: 409.
-    Conflict,
-    /// The daemon could not carry it out: 500.
-    Failed,
-    /// The daemon is starting or ending: 503.
-    Unavailable,
-}
+#[error("{}", .0.error)]
+pub struct Refusal(pub Failure);
 
 /// What the daemon offers to the interface.
 pub trait Backend: Send + Sync + 'static {
@@ -68,14 +51,16 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 impl Refusal {
-    pub fn new(kind: RefusalKind, error: impl Into<String>, next_step: Option<String>) -> Self {
-        Self {
-            kind,
-            failure: Failure {
-                error: error.into(),
-                next_step,
-            },
-        }
+    pub fn new(kind: RefusalKind, error: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self(Failure {
+            error: error.into(),
+            reason: kind,
+            next_step: Some(next_step.into()),
+        })
+    }
+
+    pub fn kind(&self) -> RefusalKind {
+        self.0.reason
     }
 }
 
@@ -83,8 +68,9 @@ impl RefusalKind {
     const fn status(self) -> StatusCode {
         match self {
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Conflict => StatusCode::CONFLICT,
+            Self::NotFound | Self::Unsupported => StatusCode::NOT_FOUND,
+            Self::Exists | Self::Conflict => StatusCode::CONFLICT,
+            Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -93,7 +79,7 @@ impl RefusalKind {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.kind.status(), Json(self.failure)).into_response()
+        (self.kind().status(), Json(self.0)).into_response()
     }
 }
 
@@ -150,9 +136,9 @@ fn router<B: Backend>(allowed: Allowed, backend: Arc<B>) -> Router {
         )
         .fallback(|| async {
             Refusal::new(
-                RefusalKind::NotFound,
+                RefusalKind::Unsupported,
                 "the daemon does not know this request",
-                Some("use the `evenkeel` of the same version as the daemon".into()),
+                "use the `evenkeel` of the same version as the daemon",
             )
         })
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -187,14 +173,7 @@ async fn admit(
         Some(group) => format!("ask as root or as a member of the group {group}"),
         None => "ask as root, or set `group` under [api] in the configuration".to_owned(),
     };
-    (
-        StatusCode::FORBIDDEN,
-        Json(Failure {
-            error,
-            next_step: Some(next_step),
-        }),
-    )
-        .into_response()
+    Refusal::new(RefusalKind::Forbidden, error, next_step).into_response()
 }
 
 /// As axum's `Query`, refusing in our own words.
@@ -221,14 +200,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+/// For requests that are not in the form of this version.
+const MISREAD: &str = "correct what is named, or ask with the `evenkeel` of the daemon's version";
+
 impl From<QueryRejection> for Refusal {
     fn from(rejection: QueryRejection) -> Self {
-        Self::new(RefusalKind::Invalid, rejection.body_text(), None)
+        Self::new(RefusalKind::Invalid, rejection.body_text(), MISREAD)
     }
 }
 
 impl From<JsonRejection> for Refusal {
     fn from(rejection: JsonRejection) -> Self {
-        Self::new(RefusalKind::Invalid, rejection.body_text(), None)
+        Self::new(RefusalKind::Invalid, rejection.body_text(), MISREAD)
     }
 }

@@ -45,7 +45,7 @@ impl Backend for Echo {
 
     fn backends(&self, filter: &Filter) -> Result<Vec<types::Backend>, Refusal> {
         let error = format!("{:?} {:?} {}", filter.service, filter.backend, filter.now);
-        Err(Refusal::new(RefusalKind::NotFound, error, Some("look".into())))
+        Err(Refusal::new(RefusalKind::NotFound, error, "look"))
     }
 
     fn seeds(&self) -> Vec<Seed> {
@@ -73,7 +73,7 @@ impl Backend for Echo {
     }
 
     async fn plan(&self) -> Result<PlanText, Refusal> {
-        Err(Refusal::new(RefusalKind::Unavailable, "ending", None))
+        Err(Refusal::new(RefusalKind::Unavailable, "ending", "wait"))
     }
 
     async fn explain(&self, query: ExplainQuery) -> Result<Explanation, Refusal> {
@@ -85,7 +85,11 @@ impl Backend for Echo {
 
     async fn change(&self, change: Change) -> Result<Done, Refusal> {
         match change.if_revision {
-            Some(_) => Err(Refusal::new(RefusalKind::Conflict, "another revision", None)),
+            Some(_) => Err(Refusal::new(
+                RefusalKind::Conflict,
+                "another revision",
+                "look again",
+            )),
             None => Ok(done(format!("{} edits", change.edits.len()))),
         }
     }
@@ -95,7 +99,7 @@ impl Backend for Echo {
     }
 
     async fn reload(&self) -> Result<Done, Refusal> {
-        Err(Refusal::new(RefusalKind::Invalid, "a bad file", None))
+        Err(Refusal::new(RefusalKind::Invalid, "a bad file", "correct it"))
     }
 
     async fn rotate(&self, rotate: Rotate) -> Result<Done, Refusal> {
@@ -207,6 +211,7 @@ async fn refusals_carry_status_error_and_next_step() {
         (404, "Some(\"a b&c\") Some(10.0.0.1) true")
     );
     assert_eq!(failure.next_step.as_deref(), Some("look"));
+    assert_eq!(failure.reason, RefusalKind::NotFound);
     let change = Change {
         if_revision: Some(1),
         edits: Vec::new(),
@@ -217,10 +222,12 @@ async fn refusals_carry_status_error_and_next_step() {
     let (status, failure) = refused(client.get::<PlanText>("/v2/plan").await);
     assert_eq!(status, StatusCode::NOT_FOUND.as_u16());
     assert!(failure.next_step.unwrap().contains("same version"));
+    assert_eq!(failure.reason, RefusalKind::Unsupported);
     let unknown = serde_json::json!({ "edits": [], "colour": "red" });
     let (status, failure) = refused(client.post::<Done>("/v1/change", &unknown).await);
     assert_eq!(status, 422);
     assert!(failure.error.contains("colour"), "{}", failure.error);
+    assert!(failure.next_step.unwrap().contains("correct"));
     let (status, failure) = refused(client.get::<Explanation>("/v1/explain?protocol=icmp").await);
     assert_eq!(status, 422);
     assert!(failure.error.contains("icmp"), "{}", failure.error);
@@ -249,7 +256,9 @@ async fn strangers_are_refused() {
     let answer = answer.await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     assert!(
-        answer.contains("may not use this daemon") && answer.contains("[api]"),
+        answer.contains("may not use this daemon")
+            && answer.contains("[api]")
+            && answer.contains("\"reason\":\"forbidden\""),
         "{answer}"
     );
     task.abort();

@@ -15,9 +15,35 @@ use crate::state::desired::{Affinity, BackendState, Mode, Protocol, Selection};
 pub struct Failure {
     /// What is wrong, naming the object.
     pub error: String,
+    /// For scripts; what the exit codes of the command line are made of.
+    #[serde(default)]
+    pub reason: RefusalKind,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
+}
+
+/// What sort of refusal it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The request contradicts itself or what is there, or cannot be: 422.
+    Invalid,
+    /// No such service or backend: 404.
+    NotFound,
+    /// What was to be added is there already: 409.
+    Exists,
+    /// Another revision than expected, or the configuration file has it: 409.
+    Conflict,
+    /// Whoever asks may not: 403.
+    Forbidden,
+    /// The daemon does not know the request: 404.
+    Unsupported,
+    /// The daemon could not carry it out: 500.
+    #[default]
+    Failed,
+    /// The daemon is starting or ending: 503.
+    Unavailable,
 }
 
 /// `GET /v1/status`

@@ -10,10 +10,7 @@ use super::{
     service::{Condition, change, send},
     table,
 };
-use crate::{
-    api::types::{Backend, BackendSettings, Edit, Filter},
-    state::desired::{BackendState, Mode},
-};
+use crate::api::types::{Backend, BackendSettings, Edit, Filter};
 
 /// How often `drain --wait` asks.
 const POLL: Duration = Duration::from_millis(500);
@@ -31,7 +28,7 @@ enum Command {
         #[command(flatten)]
         backend: Named,
         #[command(flatten)]
-        settings: Settings,
+        settings: BackendSettings,
         #[command(flatten)]
         condition: Condition,
     },
@@ -40,7 +37,7 @@ enum Command {
         #[command(flatten)]
         backend: Named,
         #[command(flatten)]
-        settings: Settings,
+        settings: BackendSettings,
         #[command(flatten)]
         condition: Condition,
     },
@@ -80,19 +77,6 @@ struct Named {
     address: IpAddr,
 }
 
-#[derive(Debug, clap::Args)]
-struct Settings {
-    /// Its part of the new flows, beside the weights of the others.
-    #[arg(long, value_name = "N")]
-    weight: Option<u32>,
-    /// How packets reach it, if not as the service says.
-    #[arg(long)]
-    mode: Option<Mode>,
-    /// serving or draining.
-    #[arg(long)]
-    state: Option<BackendState>,
-}
-
 pub(super) async fn run(args: Args, context: &Context) -> Outcome {
     match args.command {
         Command::Add {
@@ -104,7 +88,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome {
                 Edit::BackendAdd {
                     service,
                     address,
-                    settings: settings.into(),
+                    settings,
                 },
                 &condition,
                 context,
@@ -120,7 +104,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome {
                 Edit::BackendSet {
                     service,
                     address,
-                    settings: settings.into(),
+                    settings,
                 },
                 &condition,
                 context,
@@ -222,15 +206,5 @@ fn deadline_passed(backend: &Named, flows: u64, deadline: Duration) -> exit::Adv
             backend.service, backend.address, backend.service, backend.address
         ),
         code: exit::DEADLINE,
-    }
-}
-
-impl From<Settings> for BackendSettings {
-    fn from(settings: Settings) -> Self {
-        Self {
-            weight: settings.weight,
-            mode: settings.mode,
-            state: settings.state,
-        }
     }
 }

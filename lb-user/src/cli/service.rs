@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::{Context, exit::Outcome, reload};
 use crate::{
     api::types::{Change, Done, Edit, ServiceSettings},
-    config::{Seconds, spec::Port},
-    state::desired::{Affinity, Mode, Protocol, Selection},
+    config::spec::Port,
+    state::desired::Protocol,
 };
 
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ enum Command {
         #[arg(long)]
         protocol: Protocol,
         #[command(flatten)]
-        settings: Settings,
+        settings: ServiceSettings,
         #[command(flatten)]
         condition: Condition,
     },
@@ -37,7 +37,7 @@ enum Command {
     Set {
         name: String,
         #[command(flatten)]
-        settings: Settings,
+        settings: ServiceSettings,
         #[command(flatten)]
         condition: Condition,
     },
@@ -47,25 +47,6 @@ enum Command {
         #[command(flatten)]
         condition: Condition,
     },
-}
-
-#[derive(Debug, clap::Args)]
-struct Settings {
-    /// How packets reach the backends.
-    #[arg(long)]
-    mode: Option<Mode>,
-    /// Which seed picks.
-    #[arg(long)]
-    selection: Option<Selection>,
-    /// What of a packet is hashed.
-    #[arg(long)]
-    affinity: Option<Affinity>,
-    /// Slots of the table, rounded up to a prime.
-    #[arg(long, value_name = "N")]
-    slots: Option<u32>,
-    /// How long a UDP flow lives without a packet, as in 120s.
-    #[arg(long, value_name = "TIME")]
-    udp_idle: Option<Seconds>,
 }
 
 /// For edits that must not be made on top of somebody else's.
@@ -93,7 +74,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome {
                     vip,
                     port,
                     protocol,
-                    settings: settings.into(),
+                    settings,
                 },
                 condition,
             )
@@ -102,13 +83,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome {
             name,
             settings,
             condition,
-        } => (
-            Edit::ServiceSet {
-                name,
-                settings: settings.into(),
-            },
-            condition,
-        ),
+        } => (Edit::ServiceSet { name, settings }, condition),
         Command::Remove { name, condition } => (Edit::ServiceRemove { name }, condition),
     };
     change(edit, &condition, context).await
@@ -127,16 +102,4 @@ pub(super) async fn send(edit: Edit, condition: &Condition, context: &Context) -
         edits: vec![edit],
     };
     Ok(context.client().post("/v1/change", &body).await?)
-}
-
-impl From<Settings> for ServiceSettings {
-    fn from(settings: Settings) -> Self {
-        Self {
-            mode: settings.mode,
-            selection: settings.selection,
-            affinity: settings.affinity,
-            slots: settings.slots,
-            udp_idle: settings.udp_idle,
-        }
-    }
 }

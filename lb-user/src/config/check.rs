@@ -161,7 +161,7 @@ fn check_table(index: usize, service: &ServiceSpec, problems: &mut Vec<Problem>)
         problems.push(Problem::new(
             service_place(index, service, "slots"),
             error.to_string(),
-            "",
+            error.remedy(),
         ));
     }
 }

@@ -10,6 +10,7 @@ use toml::{
 
 use super::{
     check::validate,
+    keys::{self, Key},
     problem::{Place, Problem, Problems},
     spec::{BackendSpec, ServiceSpec},
 };
@@ -63,54 +64,83 @@ impl<'a> Document<'a> {
         for (key, span) in unknown {
             let known: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
             let what = format!("unknown section or key `{key}`, expected {}", known.join(", "));
-            self.problem_at(span, Place::File, what, "");
+            self.problem_at(span, &Place::File, what, "");
         }
     }
 
-    /// The section's value or its default; `None` after an error or if the section is needed and missing.
-    pub fn section<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+    /// The section's value; `None` after an error or if the section is missing.
+    pub fn section<T: DeserializeOwned>(&mut self, name: &str, keys: &[Key]) -> Option<T> {
         let value = self.root.get(name)?.clone();
         let place = Place::Section {
             section: name.to_owned(),
             key: String::new(),
         };
-        self.part(place, value)
+        self.part(&place, value, keys)
     }
 
-    fn part<T: DeserializeOwned>(&mut self, place: Place, value: Spanned<DeValue<'a>>) -> Option<T> {
+    /// A table of these keys, every one of which is looked at; `None` after an error.
+    fn part<T: DeserializeOwned>(
+        &mut self,
+        place: &Place,
+        mut value: Spanned<DeValue<'a>>,
+        keys: &[Key],
+    ) -> Option<T> {
         let span = value.span();
         // A struct could be read from a list too, by position.
-        let DeValue::Table(table) = value.get_ref() else {
+        let DeValue::Table(table) = value.get_mut() else {
             let what = format!("{} is no table of keys and values", self.quote(&span));
-            self.problem_at(
-                span,
-                place,
-                what,
-                "write its keys below a header like [datapath] or [[service]]",
-            );
+            let remedy = "write its keys below a header like [datapath] or [[service]]";
+            self.problem_at(span, place, what, remedy);
             return None;
         };
-        let keys = table.clone();
-        let error = match T::deserialize(ValueDeserializer::from(value)) {
-            Ok(part) => return Some(part),
-            Err(error) => error,
-        };
-        let at = error.span().unwrap_or(span);
-        let key = keys
-            .iter()
-            .find(|(_, value)| value.span().start <= at.start && at.end <= value.span().end);
-        let (what, remedy) = match key {
-            Some((key, value)) => {
-                let key = key.get_ref().as_ref();
-                (
-                    format!("{key} = {}: {}", self.quote(&value.span()), error.message()),
-                    takes(key),
-                )
+        let known = self.problems.len();
+        self.refuse_strange_keys(place, table, keys);
+        for key in keys.iter().filter(|key| key.required) {
+            if !table.contains_key(key.name) {
+                self.problem_at(span.clone(), place, format!("{} is missing", key.name), key.write);
             }
-            None => (error.message().to_owned(), String::new()),
-        };
-        self.problem_at(at, place, what, &remedy);
-        None
+        }
+        loop {
+            let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
+                Ok(part) if self.problems.len() == known => return Some(part),
+                Ok(_) => return None,
+                Err(error) => error,
+            };
+            let at = error.span().unwrap_or_else(|| span.clone());
+            let unread = keys.iter().find_map(|key| {
+                let found = value.get_ref().get(key.name)?.span();
+                (found.start <= at.start && at.end <= found.end).then_some((key, found))
+            });
+            let Some((key, found)) = unread else {
+                // Only a missing key is left to say, and was said.
+                if self.problems.len() == known {
+                    self.problem_at(at, place, error.message(), "");
+                }
+                return None;
+            };
+            let what = format!("{} = {} is not {}", key.name, self.quote(&found), key.is_not);
+            self.problem_at(found, place, what, key.write);
+            // The next one may be wrong too.
+            if let DeValue::Table(table) = value.get_mut() {
+                table.remove(key.name);
+            }
+        }
+    }
+
+    /// Reports keys that are not known and takes them out.
+    fn refuse_strange_keys(&mut self, place: &Place, table: &mut DeTable<'a>, keys: &[Key]) {
+        let is_known = |name: &str| keys.iter().any(|key| key.name == name);
+        let strange: Vec<(String, Range<usize>)> = table
+            .keys()
+            .filter(|key| !is_known(key.get_ref()))
+            .map(|key| (key.get_ref().to_string(), key.span()))
+            .collect();
+        for (name, span) in strange {
+            let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+            let what = format!("there is no key {name}");
+            self.problem_at(span, place, what, &format!("there are {}", names.join(", ")));
+            table.remove(name.as_str());
+        }
     }
 
     fn quote(&self, span: &Range<usize>) -> &'a str {
@@ -129,7 +159,7 @@ impl<'a> Document<'a> {
         let DeValue::Array(list) = list.into_inner() else {
             self.problem_at(
                 span,
-                Place::File,
+                &Place::File,
                 "`service` is no list",
                 "start each service with [[service]]",
             );
@@ -168,10 +198,10 @@ impl<'a> Document<'a> {
             name,
             key: String::new(),
         };
-        let mut service: Option<ServiceSpec> = self.part(place.clone(), value);
+        let mut service: Option<ServiceSpec> = self.part(&place, value, keys::SERVICE);
         let mut read = Vec::new();
         for (at, backend) in backends.into_iter().enumerate() {
-            if let Some(backend) = self.part::<BackendSpec>(place.clone(), backend) {
+            if let Some(backend) = self.part::<BackendSpec>(&place, backend, keys::BACKEND) {
                 read.push(at);
                 service
                     .as_mut()
@@ -236,11 +266,11 @@ impl<'a> Document<'a> {
         });
     }
 
-    fn problem_at(&mut self, span: Range<usize>, place: Place, what: impl Into<String>, remedy: &str) {
+    fn problem_at(&mut self, span: Range<usize>, place: &Place, what: impl Into<String>, remedy: &str) {
         let line = Some(self.line(span));
         self.push(Problem {
             line,
-            ..Problem::new(place, what, remedy)
+            ..Problem::new(place.clone(), what, remedy)
         });
     }
 
@@ -250,22 +280,4 @@ impl<'a> Document<'a> {
             ..problem
         });
     }
-}
-
-/// What may stand behind a key, for those whose type alone does not say it.
-fn takes(key: &str) -> String {
-    let takes = match key {
-        "vip" | "address" => {
-            "an address like \"192.0.2.10\" or \"2001:db8::10\", without prefix length or port"
-        }
-        "interfaces" => "a list like [\"eth0\"]",
-        "max_flows" | "max_services" | "max_backends" | "max_slots" | "max_series" | "slots" => {
-            "a whole number"
-        }
-        "weight" => "a whole number from 1 to 65535",
-        "jitter" => "a share like 0.2",
-        "replace" => "true or false",
-        _ => return String::new(),
-    };
-    format!("it takes {takes}")
 }

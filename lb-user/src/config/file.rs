@@ -8,6 +8,7 @@ use lb_common::{
 use super::{
     Config,
     document::Document,
+    keys,
     problem::{Place, Problems},
     sections::Datapath,
     spec::ServiceSpec,
@@ -23,13 +24,13 @@ const MAX_SERVICES: u32 = 1 << 20;
 pub(super) fn read(text: &str, file: &str) -> Result<Config, Problems> {
     let mut document = Document::parse(text, file)?;
     document.refuse_unknown(&SECTIONS);
-    let datapath = document.section::<Datapath>("datapath");
+    let datapath = document.section::<Datapath>("datapath", keys::DATAPATH);
     let config = Config {
         file: file.to_owned(),
-        api: document.section("api").unwrap_or_default(),
-        metrics: document.section("metrics").unwrap_or_default(),
-        state: document.section("state").unwrap_or_default(),
-        seeds: document.section("seeds").unwrap_or_default(),
+        api: document.section("api", keys::API).unwrap_or_default(),
+        metrics: document.section("metrics", keys::METRICS).unwrap_or_default(),
+        state: document.section("state", keys::STATE).unwrap_or_default(),
+        seeds: document.section("seeds", keys::SEEDS).unwrap_or_default(),
         services: document.services(),
         datapath: datapath.clone().unwrap_or_else(Datapath::placeholder),
     };

@@ -3,6 +3,7 @@
 pub mod check;
 mod document;
 mod file;
+mod keys;
 pub mod problem;
 pub mod seconds;
 pub mod sections;

@@ -49,14 +49,21 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Where and what, without the remedy.
+    fn statement(&self) -> String {
+        let Self { place, what, .. } = self;
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}: {place}{what}"),
+            (Some(file), None) => format!("{file}: {place}{what}"),
+            (None, _) => format!("{place}{what}"),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.file, self.line) {
-            (Some(file), Some(line)) => write!(f, "{file}:{line}: ")?,
-            (Some(file), None) => write!(f, "{file}: ")?,
-            (None, _) => {}
-        }
-        write!(f, "{}{}", self.place, self.what)?;
+        f.write_str(&self.statement())?;
         if !self.remedy.is_empty() {
             write!(f, "; {}", self.remedy)?;
         }
@@ -80,6 +87,25 @@ impl fmt::Display for Place {
 /// All that is wrong, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    /// What is wrong, for whoever shows the next step apart; several problems keep their remedies.
+    pub fn statement(&self) -> String {
+        match &self.0[..] {
+            [problem] => problem.statement(),
+            _ => self.to_string(),
+        }
+    }
+
+    /// What to do about it.
+    pub fn next_step(&self) -> String {
+        match &self.0[..] {
+            [problem] if !problem.remedy.is_empty() => problem.remedy.clone(),
+            [_] => "correct it, then try again".to_owned(),
+            _ => "correct all of these, then try again".to_owned(),
+        }
+    }
+}
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

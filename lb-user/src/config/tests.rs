@@ -249,6 +249,63 @@ fn one_wrong_line_at_a_time() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
+/// Whatever is wrong with whichever key: the line, the key, the value, and what to write.
+#[test]
+fn a_value_that_cannot_be_read_is_named_with_its_key_and_line() {
+    let service = "[[service]]\nname = \"web\"\nvip = \"192.0.2.10\"\nport = 443\nprotocol = \"tcp\"\n";
+    let backend = format!("{service}[[service.backend]]\naddress = \"10.0.0.11\"\n");
+    let datapath = "[datapath]\ninterfaces = [\"eth0\"]\n";
+    let parts = [
+        (keys::DATAPATH, datapath, "datapath"),
+        (keys::API, "[api]\n", "api"),
+        (keys::METRICS, "[metrics]\n", "metrics"),
+        (keys::STATE, "[state]\n", "state"),
+        (keys::SEEDS, "[seeds]\n", "seeds"),
+        (keys::SERVICE, service, "service web"),
+        (keys::BACKEND, &backend, "service web"),
+    ];
+    let mut shown = Vec::new();
+    for (keys, table, place) in parts {
+        for key in keys {
+            let is_old = |line: &&str| line.starts_with(&format!("{} =", key.name));
+            let old = table.lines().rfind(is_old);
+            let wrong = format!("{} = {{ x = 1 }}", key.name);
+            let table = match old {
+                Some(old) => table.replace(old, &wrong),
+                None => format!("{table}{wrong}\n"),
+            };
+            let text = match place {
+                "datapath" => table,
+                _ => format!("{datapath}{table}"),
+            };
+            let line = text.lines().position(|line| line == wrong).unwrap() + 1;
+            let said = problems(&text);
+            let place = if key.name == "name" { "service 1" } else { place };
+            let start = format!("lb.toml:{line}: {place}: {wrong} is not {}; ", key.is_not);
+            assert!(said.starts_with(&start), "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+            shown.push(said);
+        }
+    }
+    insta::assert_snapshot!(shown.join("\n"));
+}
+
+#[test]
+fn every_wrong_value_of_a_table_is_reported() {
+    let text = with(
+        "vip = \"192.0.2.10\"\nport = 443\nprotocol = \"tcp\"",
+        "vip = \"10.0.0\"\nport = 0\nmode = \"nat\"\ncolour = 3\nudp_idle = \"10\"",
+    );
+    insta::assert_snapshot!(problems(&text), @r#"
+    lb.toml:4: service web: protocol is missing; write "tcp" or "udp"
+    lb.toml:6: service web: vip = "10.0.0" is not an IP address; write one like "192.0.2.10" or "2001:db8::10", without prefix length or port
+    lb.toml:7: service web: port = 0 is not a port from 1 to 65535; write one, or "all" for every port that no other service has
+    lb.toml:8: service web: mode = "nat" is not a mode; write "dsr" or "ipip"
+    lb.toml:9: service web: there is no key colour; there are name, vip, port, protocol, mode, selection, affinity, udp_idle, slots, backend
+    lb.toml:10: service web: udp_idle = "10" is not a time in whole seconds, from 1s to 136 years; write one with a unit, like "30s", "10m" or "6h"
+    "#);
+}
+
 #[test]
 fn all_ports_stand_beside_exact_ports() {
     let other = "\n[[service]]\nname = \"all\"\nvip = \"192.0.2.10\"\nport = \"all\"\nprotocol = \"tcp\"\n";

@@ -1,4 +1,4 @@
-//! Bringing a proposal about: checked, planned, applied, kept on disk – or taken back whole.
+//! Bringing a proposal about: checked against the rest and this host, entered into the ledger, reported – or refused whole.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,28 +6,25 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use lb_common::service::ServiceKey;
 use tokio::task::block_in_place;
 
 use super::{
     change::invalid,
-    controller::{BringError, Controller, failed},
-    edits, host, next_hops,
+    controller::{Controller, failed, unplanned},
+    edits::with_sources,
+    host,
+    ledger::{BringError, Draft, NotEntered, TakenBack},
 };
 use crate::{
     api::{
         server::{Refusal, RefusalKind},
-        types::{Done, steps_written},
+        types::{Done, Problem, steps_written},
     },
     config::{self, Config, validate},
     events::Kind,
-    maps::Scope,
     metrics::Trigger,
     net::settle,
-    state::{
-        desired::{DesiredService, NextHop, desired_service},
-        overlay::{Effective, EffectiveService, Overlay},
-    },
+    state::overlay::{Effective, EffectiveService, Overlay},
 };
 
 /// How long a change waits for the next hops of new backends before it goes on without them.
@@ -48,16 +45,6 @@ pub(super) struct Proposal {
 /// Services that a proposal changes, as they will be; `None`: removed.
 pub(super) type Changed = BTreeMap<String, Option<EffectiveService>>;
 
-/// How to take back what a proposal did to the wanted state.
-#[derive(Default)]
-struct Undo {
-    effective: Vec<(String, Option<EffectiveService>)>,
-    desired: Vec<(ServiceKey, Option<DesiredService>)>,
-    next_hops: Vec<(IpAddr, Option<NextHop>)>,
-    keys: BTreeSet<ServiceKey>,
-    names: BTreeSet<String>,
-}
-
 impl Controller {
     /// Brings a proposal about, or refuses it and leaves everything as it was.
     pub(super) async fn bring(&mut self, proposal: Proposal) -> Result<Done, Refusal> {
@@ -65,7 +52,7 @@ impl Controller {
         let changed = block_in_place(|| self.differences(&proposal))?;
         let new = self.unknown_addresses(&changed);
         if !new.is_empty() {
-            let mut wanted = self.addresses();
+            let mut wanted = self.ledger.addresses();
             wanted.extend(&new);
             self.resolver.want(wanted);
             // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
@@ -74,7 +61,7 @@ impl Controller {
         block_in_place(|| {
             let result = self.carry_out(proposal, changed, &new, start);
             if result.is_err() && !new.is_empty() {
-                self.resolver.want(self.addresses());
+                self.resolver.want(self.ledger.addresses());
             }
             result
         })
@@ -92,6 +79,7 @@ impl Controller {
             None => {
                 let Effective { services } = proposal.overlay.effective(file);
                 let mut all: Changed = self
+                    .ledger
                     .effective
                     .services
                     .keys()
@@ -102,7 +90,7 @@ impl Controller {
             }
         };
         let differs = |(name, service): &(String, Option<EffectiveService>)| {
-            self.effective.services.get(name) != service.as_ref()
+            self.ledger.effective.services.get(name) != service.as_ref()
         };
         let changed: Changed = new.into_iter().filter(differs).collect();
         if let Some(config) = &proposal.config {
@@ -123,7 +111,7 @@ impl Controller {
         let mut specs = Vec::new();
         for (name, service) in changed {
             let Some(service) = service else { continue };
-            let known = self.effective.services.get(name).map(|old| &old.sources);
+            let known = self.ledger.effective.services.get(name).map(|old| &old.sources);
             let mut spec = service.spec.clone();
             spec.backends.retain(|backend| {
                 known.is_none_or(|known| !known.contains_key(&backend.address.to_canonical()))
@@ -146,7 +134,7 @@ impl Controller {
             .flat_map(|service| &service.spec.backends);
         let addresses = backends.map(|backend| backend.address.to_canonical());
         addresses
-            .filter(|address| !self.resolutions.contains_key(address))
+            .filter(|address| !self.ledger.resolutions.contains_key(address))
             .collect()
     }
 
@@ -158,62 +146,101 @@ impl Controller {
         start: Instant,
     ) -> Result<Done, Refusal> {
         let removes = self.removes_backends(&changed);
-        let settings = self.desired.settings;
-        if let Some(config) = &proposal.config {
-            self.desired.settings = config.desired_settings(settings.table_key, settings.sample_bits);
-        }
-        let undo = self.replace(changed, new);
-        let scope = Scope::Services(undo.keys.clone());
-        let steps = match self.bring_about(&scope, proposal.trigger) {
-            Ok(steps) => steps,
-            Err(error) => {
-                self.desired.settings = settings;
-                return Err(self.take_back(undo, error));
-            }
+        let config = proposal.config.as_ref().unwrap_or(&self.config);
+        let in_force = self.ledger.desired.settings;
+        let answers = self.answers.borrow().clone();
+        let draft = Draft {
+            overlay: proposal.overlay,
+            services: changed,
+            settings: config.desired_settings(in_force.table_key, in_force.sample_bits),
+            answers: new
+                .iter()
+                .map(|address| (*address, answers.get(address).cloned()))
+                .collect(),
+            trigger: proposal.trigger,
         };
+        let entered = self
+            .ledger
+            .enter(draft, &self.shared.recorder)
+            .map_err(|error| self.refuse(error))?;
         self.shared.recorder.change_applied(start.elapsed());
-        if let Err(error) = self.store.save(&proposal.overlay, unix_now()) {
-            self.desired.settings = settings;
-            self.roll_back(undo);
-            return Err(failed(&error));
-        }
         if removes {
-            self.resolver.want(self.addresses());
+            self.resolver.want(self.ledger.addresses());
         }
-        Ok(self.accept(proposal, &undo.names, steps))
-    }
-
-    /// The change is in the datapath and on disk.
-    fn accept(&mut self, proposal: Proposal, names: &BTreeSet<String>, steps: usize) -> Done {
-        self.overlay = proposal.overlay;
         if let Some(config) = proposal.config {
             self.config = config;
         }
+        Ok(self.accept(proposal.trigger, proposal.text, &entered.names, entered.steps))
+    }
+
+    /// The change is in the datapath and on disk.
+    fn accept(&mut self, trigger: Trigger, text: String, names: &BTreeSet<String>, steps: usize) -> Done {
         self.note_outcome(&Ok(steps), "datapath");
+        self.troubles.remove("state");
         self.publish(Some(names));
-        let kind = if proposal.trigger == Trigger::Reload {
-            Kind::Config
-        } else {
-            Kind::Edit
+        let kind = match trigger {
+            Trigger::Reload => Kind::Config,
+            _ => Kind::Edit,
         };
-        self.shared.events.record(
-            kind,
-            object(names),
-            format!("{} ({})", proposal.text, steps_written(steps)),
-        );
-        let notes = self.unresolved_of(names);
+        let written = format!("{text} ({})", steps_written(steps));
+        self.shared.events.record(kind, object(names), written);
         Done {
-            revision: self.overlay.revision(),
+            revision: self.ledger.overlay.revision(),
             steps,
-            text: proposal.text,
-            notes,
+            text,
+            notes: self.unresolved_of(names),
         }
+    }
+
+    fn refuse(&mut self, error: NotEntered) -> Refusal {
+        match error {
+            NotEntered::Planless(BringError::Plan(error)) => unplanned(&error),
+            NotEntered::Planless(error) => failed(&error),
+            NotEntered::Unsaved(error) => Refusal::new(
+                RefusalKind::Failed,
+                with_sources(&error),
+                "nothing was changed: make room there, or set state.directory and restart, then try again",
+            ),
+            NotEntered::TakenBack(failure) => self.report_failure(*failure),
+        }
+    }
+
+    /// A change failed half way and was taken back: how far, and whether that went well.
+    fn report_failure(&mut self, failure: TakenBack) -> Refusal {
+        let mut refusal = failed(&failure.error);
+        let text = refusal.to_string();
+        let events = &self.shared.events;
+        events.record(Kind::ApplyFailed, object(&failure.names), text);
+        if let Err(error) = failure.disk {
+            let problem = Problem {
+                object: "state directory".to_owned(),
+                problem: format!(
+                    "a refused change could not be taken back: {}",
+                    with_sources(&error)
+                ),
+                next_step: "make any change, such as a weight: it replaces what is on disk".to_owned(),
+            };
+            let text = problem.problem.clone();
+            events.record(Kind::Degraded, problem.object.clone(), text);
+            self.troubles.insert("state", problem);
+        }
+        self.note_outcome(&failure.maps, "rollback");
+        self.publish(None);
+        let next_step = match failure.maps {
+            Ok(_) => "it was taken back whole: look at the daemon's log for the cause, then try again",
+            Err(_) => {
+                "the datapath stands half way and is brought back every 10 s until that works: see `evenkeel status`"
+            }
+        };
+        refusal.0.next_step = Some(next_step.to_owned());
+        refusal
     }
 
     fn removes_backends(&self, changed: &Changed) -> bool {
         changed.iter().any(|(name, service)| {
             let after = service.as_ref().map(|service| &service.sources);
             let before = self
+                .ledger
                 .effective
                 .services
                 .get(name)
@@ -223,104 +250,6 @@ impl Controller {
                 .into_iter()
                 .any(|address| after.is_none_or(|after| !after.contains_key(address)))
         })
-    }
-
-    /// Puts the changed services into the wanted state; answers how to take that back.
-    fn replace(&mut self, changed: Changed, new: &BTreeSet<IpAddr>) -> Undo {
-        let mut undo = Undo {
-            names: changed.keys().cloned().collect(),
-            ..Undo::default()
-        };
-        // Keys that are given up go first: another service may take one over.
-        for name in changed.keys() {
-            if let Some(old) = self.effective.services.get(name) {
-                let key = old.spec.key();
-                undo.desired.push((key, self.desired.services.remove(&key)));
-                undo.keys.insert(key);
-            }
-        }
-        for (name, service) in changed {
-            let old = match service {
-                Some(service) => self.effective.services.insert(name.clone(), service),
-                None => self.effective.services.remove(&name),
-            };
-            undo.effective.push((name, old));
-        }
-        self.take_answers(new, &mut undo);
-        for name in &undo.names {
-            if let Some(service) = self.effective.services.get(name) {
-                let key = service.spec.key();
-                let old = self
-                    .desired
-                    .services
-                    .insert(key, desired_service(service, &self.next_hops));
-                undo.desired.push((key, old));
-                undo.keys.insert(key);
-            }
-        }
-        undo
-    }
-
-    /// Takes over what the resolver says of new addresses, for every service that has them.
-    fn take_answers(&mut self, new: &BTreeSet<IpAddr>, undo: &mut Undo) {
-        if new.is_empty() {
-            return;
-        }
-        let answers = self.answers.borrow().clone();
-        for (address, hop) in next_hops::updated(&self.next_hops, &answers, new) {
-            undo.next_hops
-                .push((address, self.next_hops.insert(address, hop)));
-        }
-        let known = new
-            .iter()
-            .filter_map(|address| Some((*address, answers.get(address)?.clone())));
-        self.resolutions.extend(known);
-        let others = self.services_with(new);
-        undo.names.extend(others);
-    }
-
-    /// After a failure: the wanted state of before, and the datapath too if it was touched.
-    fn take_back(&mut self, undo: Undo, error: BringError) -> Refusal {
-        match error {
-            BringError::Plan(error) => {
-                self.restore(undo);
-                Refusal::new(RefusalKind::Invalid, edits::with_sources(&error), None)
-            }
-            BringError::Observe(_) => {
-                self.restore(undo);
-                failed(&error)
-            }
-            BringError::Apply(_) => {
-                let refusal = failed(&error);
-                self.shared
-                    .events
-                    .record(Kind::ApplyFailed, object(&undo.names), refusal.to_string());
-                self.roll_back(undo);
-                refusal
-            }
-        }
-    }
-
-    fn roll_back(&mut self, undo: Undo) {
-        let scope = Scope::Services(undo.keys.clone());
-        let names = undo.names.clone();
-        self.restore(undo);
-        let result = self.bring_about(&scope, Trigger::Rollback);
-        self.note_outcome(&result, "rollback");
-        self.publish(Some(&names));
-    }
-
-    fn restore(&mut self, undo: Undo) {
-        // In reverse: a key may stand twice, and its oldest value counts.
-        for (key, old) in undo.desired.into_iter().rev() {
-            put_back(&mut self.desired.services, key, old);
-        }
-        for (name, old) in undo.effective.into_iter().rev() {
-            put_back(&mut self.effective.services, name, old);
-        }
-        for (address, old) in undo.next_hops.into_iter().rev() {
-            put_back(&mut self.next_hops, address, old);
-        }
     }
 
     fn unresolved_of(&self, names: &BTreeSet<String>) -> Vec<String> {
@@ -341,13 +270,6 @@ impl Controller {
         });
         unresolved.take(10).collect()
     }
-}
-
-fn put_back<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, old: Option<V>) {
-    match old {
-        Some(old) => map.insert(key, old),
-        None => map.remove(&key),
-    };
 }
 
 fn object(names: &BTreeSet<String>) -> String {

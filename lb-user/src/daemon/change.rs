@@ -23,8 +23,8 @@ use crate::{
 impl Controller {
     /// Edits through the interface.
     pub(super) async fn change(&mut self, change: &Change) -> Result<Done, Refusal> {
-        self.overlay.check_revision(change.if_revision)?;
-        let overlay = edits::edited(&self.overlay, &self.config.services, &change.edits)?;
+        self.ledger.overlay.check_revision(change.if_revision)?;
+        let overlay = edits::edited(&self.ledger.overlay, &self.config.services, &change.edits)?;
         self.bring(Proposal {
             config: None,
             overlay,
@@ -37,10 +37,10 @@ impl Controller {
 
     /// Services and backends of a file, kept like edits.
     pub(super) async fn apply_file(&mut self, file: &ApplyFile) -> Result<Done, Refusal> {
-        self.overlay.check_revision(file.if_revision)?;
+        self.ledger.overlay.check_revision(file.if_revision)?;
         let specs = config::parse_services(&file.toml, &file.file).map_err(|problems| invalid(&problems))?;
         let text = format!("{}: {} services applied", file.file, specs.len());
-        let mut overlay = self.overlay.clone();
+        let mut overlay = self.ledger.overlay.clone();
         overlay.apply_file(&self.config.services, specs)?;
         self.bring(Proposal {
             config: None,
@@ -82,12 +82,12 @@ impl Controller {
         let config = Config::load(&self.shared.config_file).map_err(|error| match error {
             ConfigError::Problems(problems) => invalid(&problems),
             error @ ConfigError::Read { .. } => {
-                let next_step = Some("make the file readable, then `evenkeel reload`".to_owned());
+                let next_step = "make the file readable, then `evenkeel reload`";
                 Refusal::new(RefusalKind::Invalid, edits::with_sources(&error), next_step)
             }
         })?;
         let secret = Self::secret(&config)?;
-        let mut overlay = self.overlay.clone();
+        let mut overlay = self.ledger.overlay.clone();
         let mut notes = overlay.settle(&config.services);
         notes.extend(waiting_for_restart(&self.config, &config));
         let old = self.config.clone();
@@ -138,7 +138,7 @@ impl Controller {
         }
         let options = attach_options(config, &self.options);
         block_in_place(|| self.datapath.attach(&options)).map_err(|error| {
-            let next_step = Some("look at `interfaces` and `xdp_mode` under [datapath]".to_owned());
+            let next_step = "look at `interfaces` and `xdp_mode` under [datapath]";
             Refusal::new(RefusalKind::Invalid, edits::with_sources(&error), next_step)
         })?;
         Ok(())
@@ -146,7 +146,7 @@ impl Controller {
 }
 
 pub(super) fn invalid(problems: &config::Problems) -> Refusal {
-    Refusal::new(RefusalKind::Invalid, problems.to_string(), None)
+    Refusal::new(RefusalKind::Invalid, problems.statement(), problems.next_step())
 }
 
 impl From<host::HostError> for Refusal {

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Options, edits,
     handle::Command,
-    next_hops::NextHops,
+    ledger::{BringError, Ledger},
     seed_clock::SeedClock,
     shared::Shared,
     view::{Sources, View},
@@ -27,19 +27,13 @@ use crate::{
         server::{Refusal, RefusalKind},
         types::{PlanText, Problem},
     },
-    apply::{Applier, ApplyError},
     config::Config,
     events::Kind,
-    maps::{MapError, MapReader, PinnedMaps, Scope},
+    maps::{MapReader, PinnedMaps, Scope},
     metrics::Trigger,
     net::{Resolution, ResolverHandle},
-    plan::{self, Plan, PlanError, SlotTableCache, make_plan},
+    plan::PlanError,
     program::Datapath,
-    state::{
-        desired::Desired,
-        last_known_good::Store,
-        overlay::{Effective, Overlay},
-    },
 };
 
 /// How often the maps are compared with what they should hold.
@@ -53,35 +47,14 @@ const CENSUS: Duration = Duration::from_secs(5);
 pub struct Controller {
     pub(super) options: Options,
     pub(super) config: Config,
-    pub(super) overlay: Overlay,
-    /// File and overlay together.
-    pub(super) effective: Effective,
-    pub(super) desired: Desired,
-    pub(super) next_hops: NextHops,
+    pub(super) ledger: Ledger<PinnedMaps>,
     pub(super) resolver: ResolverHandle,
     pub(super) answers: watch::Receiver<BTreeMap<IpAddr, Resolution>>,
-    /// The answers that `next_hops` was made from.
-    pub(super) resolutions: BTreeMap<IpAddr, Resolution>,
     pub(super) datapath: Datapath,
-    pub(super) maps: PinnedMaps,
-    pub(super) applier: Applier,
-    pub(super) tables: SlotTableCache,
-    pub(super) store: Store,
     pub(super) seed_clock: SeedClock,
     pub(super) shared: Arc<Shared>,
     pub(super) not_ready: Vec<String>,
     pub(super) troubles: BTreeMap<&'static str, Problem>,
-}
-
-/// Why the datapath could not be brought to what is wanted.
-#[derive(Debug, thiserror::Error)]
-pub enum BringError {
-    #[error("cannot read the maps")]
-    Observe(#[source] MapError),
-    #[error(transparent)]
-    Plan(PlanError),
-    #[error(transparent)]
-    Apply(ApplyError),
 }
 
 /// What ends the loop.
@@ -125,7 +98,7 @@ impl Controller {
             return Ok(());
         }
         events.record(Kind::Lifecycle, "daemon", "ending; detaching the datapath");
-        drop(self.maps);
+        drop(self.ledger);
         let detached = self.datapath.detach()?;
         tracing::info!(interfaces = ?detached.interfaces, maps = detached.maps, "detached");
         Ok(())
@@ -156,7 +129,7 @@ impl Controller {
             Command::Explain(query, reply) => {
                 let view = self.shared.view();
                 let _ = reply.send(block_in_place(|| {
-                    crate::explain::explain(&query, &self.maps, &view)
+                    crate::explain::explain(&query, &self.ledger.maps, &view)
                 }));
             }
         }
@@ -164,7 +137,7 @@ impl Controller {
 
     fn report<T>(&self, what: &str, result: &Result<T, Refusal>) {
         if let Err(refusal) = result {
-            tracing::warn!(kind = ?refusal.kind, "{what}: {refusal}");
+            tracing::warn!(kind = ?refusal.kind(), "{what}: {refusal}");
         }
     }
 
@@ -180,36 +153,14 @@ impl Controller {
 
     /// Makes and applies the plan for `scope`; answers how many steps it had.
     pub(super) fn bring_about(&mut self, scope: &Scope, trigger: Trigger) -> Result<usize, BringError> {
-        let plan = self.plan(scope, trigger)?;
-        if plan.steps.is_empty() {
-            return Ok(0);
-        }
-        let start = Instant::now();
-        let applied = self.applier.apply(&plan, &mut self.maps).map_err(|error| {
-            self.shared.recorder.apply_failed();
-            BringError::Apply(error)
-        })?;
-        self.shared.recorder.applied(applied.steps, start.elapsed());
-        tracing::debug!(steps = applied.steps, ?trigger, took = ?start.elapsed(), "applied");
-        Ok(applied.steps)
-    }
-
-    fn plan(&mut self, scope: &Scope, trigger: Trigger) -> Result<Plan, BringError> {
-        let start = Instant::now();
-        let observed = self.maps.observe(scope).map_err(BringError::Observe)?;
-        let plan =
-            make_plan(&self.desired, &observed, &plan_scope(scope), &mut self.tables).map_err(|error| {
-                self.shared.recorder.plan_failed();
-                BringError::Plan(error)
-            })?;
-        self.shared.recorder.planned(trigger, start.elapsed());
-        Ok(plan)
+        self.ledger.bring_about(scope, trigger, &self.shared.recorder)
     }
 
     fn dry_run(&mut self) -> Result<PlanText, Refusal> {
-        let observed = self.maps.observe(&Scope::All).map_err(|error| failed(&error))?;
-        let plan = make_plan(&self.desired, &observed, &plan::Scope::All, &mut self.tables)
-            .map_err(|error| failed(&error))?;
+        let plan = self.ledger.dry_run(&Scope::All).map_err(|error| match error {
+            BringError::Plan(error) => unplanned(&error),
+            error => failed(&error),
+        })?;
         Ok(PlanText {
             steps: plan.steps.len(),
             text: plan.to_string(),
@@ -221,7 +172,9 @@ impl Controller {
         let scope = match names {
             None => Scope::All,
             Some(names) => {
-                let effective = names.iter().filter_map(|name| self.effective.services.get(name));
+                let effective = names
+                    .iter()
+                    .filter_map(|name| self.ledger.effective.services.get(name));
                 Scope::Services(effective.map(|service| service.spec.key()).collect())
             }
         };
@@ -231,21 +184,21 @@ impl Controller {
         } else {
             BTreeMap::new()
         };
-        match self.maps.observe(&scope) {
+        match self.ledger.maps.observe(&scope) {
             Ok(observed) => {
-                let sources = Sources::new(&observed, &self.resolutions, &self.shared.counters);
+                let sources = Sources::new(&observed, &self.ledger.resolutions, &self.shared.counters);
                 let shown = names.unwrap_or(&BTreeSet::new()).clone();
                 let shown = if names.is_some() {
                     shown
                 } else {
-                    self.effective.services.keys().cloned().collect()
+                    self.ledger.effective.services.keys().cloned().collect()
                 };
                 for name in shown {
-                    let Some(effective) = self.effective.services.get(&name) else {
+                    let Some(effective) = self.ledger.effective.services.get(&name) else {
                         services.remove(&name);
                         continue;
                     };
-                    if let Some(wanted) = self.desired.services.get(&effective.spec.key()) {
+                    if let Some(wanted) = self.ledger.desired.services.get(&effective.spec.key()) {
                         let old = before.services.get(&name).map(Arc::as_ref);
                         let view = Arc::new(sources.service(effective, wanted, old));
                         services.insert(name, view);
@@ -261,7 +214,7 @@ impl Controller {
             }
         }
         self.shared.publish(View {
-            revision: self.overlay.revision(),
+            revision: self.ledger.overlay.revision(),
             not_ready: self.not_ready.clone(),
             attached: self.datapath.attached().to_vec(),
             program: before.program.clone(),
@@ -269,13 +222,6 @@ impl Controller {
             seeds: self.seed_clock.views(),
             troubles: self.troubles.clone(),
         });
-    }
-}
-
-fn plan_scope(scope: &Scope) -> plan::Scope {
-    match scope {
-        Scope::All => plan::Scope::All,
-        Scope::Services(keys) => plan::Scope::Services(keys.clone()),
     }
 }
 
@@ -292,6 +238,15 @@ async fn received(signal: &mut Signal) -> Option<()> {
 
 /// A refusal for what is nobody's fault but the daemon's or the machine's.
 pub(super) fn failed(error: &dyn std::error::Error) -> Refusal {
-    let next_step = Some("look at `evenkeel status` and the daemon's log".to_owned());
+    let next_step = "look at `evenkeel status` and the daemon's log";
     Refusal::new(RefusalKind::Failed, edits::with_sources(error), next_step)
+}
+
+/// A refusal because the maps have no room for what is wanted.
+pub(super) fn unplanned(error: &PlanError) -> Refusal {
+    Refusal::new(
+        RefusalKind::Invalid,
+        edits::with_sources(error),
+        error.next_step(),
+    )
 }

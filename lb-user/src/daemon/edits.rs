@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, num::NonZeroU16};
 use crate::{
     api::{
         server::{Refusal, RefusalKind},
-        types::{BackendSettings, Edit, ServiceSettings},
+        types::Edit,
     },
     config::{
         Seconds,
         spec::{BackendSpec, Port, ServiceSpec},
     },
     state::{
-        desired::BackendState,
-        overlay::{BackendPatch, ErrorKind, Overlay, OverlayError, ServicePatch},
+        desired::{Affinity, Mode, Selection},
+        overlay::{ErrorKind, Overlay, OverlayError},
     },
 };
 
@@ -73,33 +73,30 @@ fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result
             protocol,
             settings,
         } => {
-            let spec = ServiceSpec {
+            let mut spec = ServiceSpec {
                 name: name.clone(),
                 vip: *vip,
                 port: port_of(name, *port)?,
                 protocol: *protocol,
-                mode: settings.mode.unwrap_or_default(),
-                selection: settings.selection.unwrap_or_default(),
-                affinity: settings.affinity.unwrap_or_default(),
-                udp_idle: settings.udp_idle.unwrap_or(UDP_IDLE),
-                slots: settings.slots,
+                mode: Mode::default(),
+                selection: Selection::default(),
+                affinity: Affinity::default(),
+                udp_idle: UDP_IDLE,
+                slots: None,
                 backends: Vec::new(),
             };
+            settings.apply(&mut spec);
             overlay.add_service(file, spec)?;
         }
-        Edit::ServiceSet { name, settings } => overlay.set_service(file, name, service_patch(*settings))?,
+        Edit::ServiceSet { name, settings } => overlay.set_service(file, name, *settings)?,
         Edit::ServiceRemove { name } => overlay.remove_service(file, name)?,
         Edit::BackendAdd {
             service,
             address,
             settings,
         } => {
-            let spec = BackendSpec {
-                address: *address,
-                weight: settings.weight.unwrap_or(1),
-                mode: settings.mode,
-                state: settings.state.unwrap_or(BackendState::Serving),
-            };
+            let mut spec = BackendSpec::new(*address);
+            settings.apply(&mut spec);
             overlay.add_backend(file, service, spec)?;
         }
         Edit::BackendSet {
@@ -107,7 +104,7 @@ fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result
             address,
             settings,
         } => {
-            overlay.set_backend(file, service, *address, backend_patch(*settings))?;
+            overlay.set_backend(file, service, *address, *settings)?;
         }
         Edit::BackendDrain { service, address } => overlay.drain(file, service, *address)?,
         Edit::BackendUndrain { service, address } => overlay.undrain(file, service, *address)?,
@@ -121,41 +118,23 @@ fn port_of(name: &str, port: Option<u16>) -> Result<Port, Refusal> {
         return Ok(Port::All);
     };
     NonZeroU16::new(number).map(Port::Number).ok_or_else(|| {
-        let next_step = Some("give a port from 1 to 65535, or `all`".to_owned());
         Refusal::new(
             RefusalKind::Invalid,
             format!("service {name}: port 0 cannot be"),
-            next_step,
+            "give a port from 1 to 65535, or `all`",
         )
     })
-}
-
-fn service_patch(settings: ServiceSettings) -> ServicePatch {
-    ServicePatch {
-        mode: settings.mode,
-        selection: settings.selection,
-        affinity: settings.affinity,
-        udp_idle: settings.udp_idle,
-        slots: settings.slots,
-    }
-}
-
-fn backend_patch(settings: BackendSettings) -> BackendPatch {
-    BackendPatch {
-        weight: settings.weight,
-        mode: settings.mode,
-        state: settings.state,
-    }
 }
 
 impl From<OverlayError> for Refusal {
     fn from(error: OverlayError) -> Self {
         let kind = match error.kind() {
             ErrorKind::NotFound => RefusalKind::NotFound,
+            ErrorKind::Exists => RefusalKind::Exists,
             ErrorKind::Conflict => RefusalKind::Conflict,
             ErrorKind::Invalid => RefusalKind::Invalid,
         };
-        Self::new(kind, with_sources(&error), None)
+        Self::new(kind, error.to_string(), error.next_step())
     }
 }
 

@@ -160,7 +160,7 @@ fn state_number(name: &str) -> Result<u8, Refusal> {
         Refusal::new(
             RefusalKind::Invalid,
             format!("{name:?} is no flow state"),
-            Some(format!("use one of: {known}")),
+            format!("use one of: {known}"),
         )
     })
 }

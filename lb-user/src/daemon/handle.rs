@@ -48,8 +48,7 @@ impl Handle {
 }
 
 fn ending() -> Refusal {
-    let next_step =
-        Some("wait for the next daemon, then look with `evenkeel status` what was done".to_owned());
+    let next_step = "wait for the next daemon, then look with `evenkeel status` what was done";
     Refusal::new(RefusalKind::Unavailable, "the daemon is ending", next_step)
 }
 

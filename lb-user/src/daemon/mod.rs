@@ -7,6 +7,7 @@ mod edits;
 pub mod flow_reads;
 mod handle;
 pub mod host;
+mod ledger;
 pub mod logging;
 mod next_hops;
 pub mod reads;
@@ -18,6 +19,8 @@ mod start;
 pub mod view;
 
 use std::path::PathBuf;
+
+pub use ledger::BringError;
 
 /// What the command line says about a run.
 #[derive(Clone, Debug)]

@@ -221,7 +221,7 @@ pub fn backends(shared: &Shared, filter: &Filter) -> Result<Vec<types::Backend>,
         return Err(Refusal::new(
             RefusalKind::NotFound,
             error,
-            Some("list them with `evenkeel backends`".into()),
+            "list them with `evenkeel backends`",
         ));
     }
     Ok(shown)
@@ -275,11 +275,7 @@ pub(super) fn chosen<'a>(view: &'a View, filter: &Filter) -> Result<Vec<&'a Arc<
     };
     let found = view.services.get(name).ok_or_else(|| {
         let error = format!("there is no service {name:?}");
-        Refusal::new(
-            RefusalKind::NotFound,
-            error,
-            Some("list them with `evenkeel services`".into()),
-        )
+        Refusal::new(RefusalKind::NotFound, error, "list them with `evenkeel services`")
     })?;
     Ok(vec![found])
 }

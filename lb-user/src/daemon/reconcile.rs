@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
 use super::{
-    controller::{BringError, Controller},
-    edits, next_hops,
+    controller::Controller,
+    edits,
+    ledger::{Answers, BringError},
     start::attach_options,
 };
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
     maps::Scope,
     metrics::Trigger,
     net::{self, Resolution},
-    state::desired::desired_service,
 };
 
 /// Next hops that get an event of their own; more become one.
@@ -23,25 +23,18 @@ impl Controller {
     /// Takes the resolver's newest answers to the datapath at once.
     pub(super) fn follow_next_hops(&mut self, since: Instant) {
         let answers = self.answers.borrow_and_update().clone();
-        let differing = next_hops::differing(&self.resolutions, &answers);
-        self.resolutions = answers;
+        let Answers { differing, changed } = self.ledger.take_answers(answers);
         if differing.is_empty() {
             return;
         }
-        let before = std::mem::take(&mut self.next_hops);
-        self.next_hops = next_hops::updated(&before, &self.resolutions, &self.addresses());
-        let changed: BTreeSet<IpAddr> = differing
-            .iter()
-            .copied()
-            .filter(|address| before.get(address) != self.next_hops.get(address))
-            .collect();
-        let names = self.services_with(&differing);
+        let names = self.ledger.services_with(&differing);
         if !changed.is_empty() {
             self.tell_next_hops(&changed);
-            self.refresh_desired(&self.services_with(&changed));
+            let affected = self.ledger.services_with(&changed);
+            self.ledger.refresh_desired(&affected);
             let keys = names
                 .iter()
-                .filter_map(|name| Some(self.effective.services.get(name)?.spec.key()));
+                .filter_map(|name| Some(self.ledger.effective.services.get(name)?.spec.key()));
             let scope = Scope::Services(keys.collect());
             let result = self.bring_about(&scope, Trigger::NextHop);
             if self.note_outcome(&result, "next hops") {
@@ -139,11 +132,16 @@ impl Controller {
             }
             Err(error) => {
                 let text = edits::with_sources(error);
+                let next_step = match error {
+                    BringError::Plan(error) => error.next_step(),
+                    BringError::Observe(_) | BringError::Apply(_) => {
+                        "it is tried again every 10 s; see what is missing with `evenkeel plan`".to_owned()
+                    }
+                };
                 let problem = Problem {
                     object: "datapath".to_owned(),
                     problem: text.clone(),
-                    next_step: "it is tried again every 10 s; see what is missing with `evenkeel plan`"
-                        .to_owned(),
+                    next_step,
                 };
                 let known = self
                     .troubles
@@ -160,49 +158,21 @@ impl Controller {
         }
     }
 
-    /// Makes the wanted form of these services anew, with the next hops in use.
-    pub(super) fn refresh_desired(&mut self, names: &BTreeSet<String>) {
-        for name in names {
-            if let Some(effective) = self.effective.services.get(name) {
-                let wanted = desired_service(effective, &self.next_hops);
-                self.desired.services.insert(effective.spec.key(), wanted);
-            }
-        }
-    }
-
-    /// Every backend's address.
-    pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
-        let backends = self
-            .effective
-            .services
-            .values()
-            .flat_map(|service| &service.spec.backends);
-        backends.map(|backend| backend.address.to_canonical()).collect()
-    }
-
-    pub(super) fn services_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<String> {
-        let with = self.effective.services.iter().filter(|(_, service)| {
-            service
-                .spec
-                .backends
-                .iter()
-                .any(|backend| addresses.contains(&backend.address.to_canonical()))
-        });
-        with.map(|(name, _)| name.clone()).collect()
-    }
-
     fn tell_next_hops(&self, changed: &BTreeSet<IpAddr>) {
         let events = &self.shared.events;
         if changed.len() > SINGLE_EVENTS {
             let lost = changed
                 .iter()
-                .filter(|address| !self.next_hops.contains_key(address))
+                .filter(|address| !self.ledger.next_hops.contains_key(address))
                 .count();
             let text = format!("{} changed, {lost} of them lost", changed.len());
             return events.record(Kind::NextHop, "next hops", text);
         }
         for address in changed {
-            let text = match (self.next_hops.get(address), self.resolutions.get(address)) {
+            let text = match (
+                self.ledger.next_hops.get(address),
+                self.ledger.resolutions.get(address),
+            ) {
                 (Some(hop), _) => {
                     let name = super::view::interface_name(hop.interface);
                     format!(

@@ -8,8 +8,9 @@ use std::{
 use lb_common::seed::{self, SHARED, Seed};
 
 use super::{
-    controller::{BringError, Controller, failed},
+    controller::{Controller, failed},
     edits,
+    ledger::BringError,
 };
 use crate::{
     api::{
@@ -72,7 +73,7 @@ impl Controller {
             Rotate::Cpu(cpu) => {
                 let error = format!("there is no CPU {cpu}");
                 let next_step = format!("give a number from 0 to {}", cpus.saturating_sub(1));
-                return Err(Refusal::new(RefusalKind::NotFound, error, Some(next_step)));
+                return Err(Refusal::new(RefusalKind::NotFound, error, next_step));
             }
             Rotate::Shared => [SHARED].into(),
             Rotate::Cpus => (0..cpus).map(seed::of_cpu).collect(),
@@ -82,9 +83,7 @@ impl Controller {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
                 "the shared seed comes from the fleet's secret, so that every node picks alike",
-                Some(
-                    "change the file named by fleet_secret_file on every node, then `evenkeel reload`".into(),
-                ),
+                "change the file named by fleet_secret_file on every node, then `evenkeel reload`",
             ));
         }
         let start = Instant::now();
@@ -93,7 +92,7 @@ impl Controller {
             .map_err(|error| failed(&error))?;
         self.shared.recorder.change_applied(start.elapsed());
         Ok(Done {
-            revision: self.overlay.revision(),
+            revision: self.ledger.overlay.revision(),
             steps,
             text: written(&indices),
             notes: Vec::new(),
@@ -101,7 +100,7 @@ impl Controller {
     }
 
     fn rotate(&mut self, indices: &BTreeSet<u32>, cause: RotationCause) -> Result<usize, RotateError> {
-        let mut renewed = seeds::rotate(&self.maps.seeds(), Which::All)?;
+        let mut renewed = seeds::rotate(&self.ledger.maps.seeds(), Which::All)?;
         renewed.retain(|index, _| indices.contains(index));
         self.write_seeds(renewed, cause)
     }
@@ -115,11 +114,11 @@ impl Controller {
             return Ok(0);
         }
         let indices: BTreeSet<u32> = renewed.keys().copied().collect();
-        let before = self.desired.seeds.clone();
-        self.desired.seeds.extend(renewed);
+        let before = self.ledger.desired.seeds.clone();
+        self.ledger.desired.seeds.extend(renewed);
         let result = self.bring_about(&Scope::Services(BTreeSet::new()), Trigger::Seeds);
         if result.is_err() {
-            self.desired.seeds = before;
+            self.ledger.desired.seeds = before;
         }
         self.look_at_seeds();
         let steps = result.map_err(RotateError::Write)?;
@@ -135,7 +134,7 @@ impl Controller {
     /// Takes ages and due times from what the maps hold.
     pub(super) fn look_at_seeds(&mut self) {
         let now = Instant::now();
-        self.seed_clock.observe(&self.maps.seeds(), now, || {
+        self.seed_clock.observe(&self.ledger.maps.seeds(), now, || {
             seeds::random().unwrap_or(u64::MAX / 2)
         });
         self.publish(Some(&BTreeSet::new()));
@@ -147,13 +146,13 @@ impl Controller {
         secret: Option<&[u8]>,
         cause: RotationCause,
     ) -> Result<usize, Refusal> {
-        let observed = self.maps.seeds();
+        let observed = self.ledger.maps.seeds();
         let missing = seeds::missing(&observed, secret).map_err(|error| failed(&error))?;
         let kept = (0u32..)
             .zip(observed)
             .filter(|(index, seed)| seed.generation != 0 && !missing.contains_key(index));
         for (index, seed) in kept {
-            self.desired.seeds.insert(index, seed);
+            self.ledger.desired.seeds.insert(index, seed);
         }
         self.write_seeds(missing, cause).map_err(|error| failed(&error))
     }
@@ -166,7 +165,7 @@ impl Controller {
         let refuse = |error: String| {
             let next_step =
                 "put the fleet's secret (16 octets or more) there, readable by the daemon".to_owned();
-            Refusal::new(RefusalKind::Invalid, error, Some(next_step))
+            Refusal::new(RefusalKind::Invalid, error, next_step)
         };
         let secret = std::fs::read(path)
             .map_err(|error| refuse(format!("cannot read {}: {error}", path.display())))?;

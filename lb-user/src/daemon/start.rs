@@ -16,7 +16,8 @@ use super::{
     controller::Controller,
     edits,
     handle::{Command, Handle, QUEUE},
-    host, next_hops,
+    host,
+    ledger::Ledger,
     seed_clock::SeedClock,
     shared::Shared,
     view::View,
@@ -27,16 +28,14 @@ use crate::{
         server, socket,
         types::Problem,
     },
-    apply::Applier,
     config::{self, Config, Listen, validate},
     events::Kind,
-    maps::{MapReader, PinnedMaps, Scope},
+    maps::{PinnedMaps, Scope},
     metrics::{self, Metrics, RotationCause, Trigger},
     net::{Resolver, settle},
-    plan::SlotTableCache,
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
-    state::{desired::desired_from, last_known_good::Store, overlay::Overlay},
+    state::{last_known_good::Store, overlay::Overlay},
 };
 
 /// How long the start waits for next hops; backends without one are left out until they have it.
@@ -50,11 +49,14 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let secret = Controller::secret(&config)?;
     let store = Store::new(&config.state.directory);
     let saved = block_in_place(|| store.load())?;
+    let on_disk = saved.overlay.clone();
     let mut overlay = saved.overlay.unwrap_or_default();
     let mut notes = saved.notes;
     notes.extend(overlay.settle(&config.services));
     notes.extend(overlay.drop_clashing(&config.services));
     check(&config, &overlay)?;
+    // A start that changes nothing needs no room on the disk.
+    let to_save = on_disk.as_ref() != Some(&overlay) || !notes.is_empty();
     let (datapath, maps) = block_in_place(|| Datapath::load(&load_options(&config)))?;
 
     let not_loaded = View {
@@ -81,7 +83,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         store,
     };
     let mut controller = Controller::new(options, saved_state, datapath, maps, shared)?;
-    let started = match controller.first_state(secret.as_deref()).await {
+    let started = match controller.first_state(secret.as_deref(), to_save).await {
         Ok(()) => controller.attach(),
         Err(error) => Err(error),
     };
@@ -193,17 +195,12 @@ impl Controller {
             overlay,
             store,
         } = saved;
-        let effective = overlay.effective(&config.services);
         let key = match maps.settings() {
             settings if (settings.table_k0, settings.table_k1) == (0, 0) => seeds::fresh_table_key()?,
             settings => (settings.table_k0, settings.table_k1),
         };
-        let desired = desired_from(
-            &effective,
-            &BTreeMap::new(),
-            config.desired_settings(key, SAMPLE_BITS),
-            BTreeMap::new(),
-        );
+        let settings = config.desired_settings(key, SAMPLE_BITS);
+        let ledger = Ledger::new(&config.services, overlay, settings, maps, store);
         let (resolver, answers) =
             Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;
         let seed_clock = SeedClock::new(config.seeds.interval.duration(), config.seeds.jitter);
@@ -224,18 +221,10 @@ impl Controller {
         Ok(Self {
             options,
             config,
-            overlay,
-            effective,
-            desired,
-            next_hops: BTreeMap::new(),
+            ledger,
             resolver,
             answers,
-            resolutions: BTreeMap::new(),
             datapath,
-            maps,
-            applier: Applier::new(),
-            tables: SlotTableCache::default(),
-            store,
             seed_clock,
             shared,
             not_ready,
@@ -244,21 +233,19 @@ impl Controller {
     }
 
     /// Brings the first state into the maps, before anything is attached.
-    async fn first_state(&mut self, secret: Option<&[u8]>) -> anyhow::Result<()> {
-        let wanted = self.addresses();
-        let found = self.maps.observe(&Scope::Services(BTreeSet::new()))?;
-        let adopted = next_hops::adopted(found.backends.values());
+    async fn first_state(&mut self, secret: Option<&[u8]>, to_save: bool) -> anyhow::Result<()> {
+        let wanted = self.ledger.addresses();
         self.resolver.want(wanted.clone());
         settle(&mut self.answers, &wanted, SETTLE).await;
-        self.resolutions = self.answers.borrow_and_update().clone();
-        self.next_hops = next_hops::updated(&adopted, &self.resolutions, &wanted);
+        let answers = self.answers.borrow_and_update().clone();
         block_in_place(|| {
-            let names = self.effective.services.keys().cloned().collect();
-            self.refresh_desired(&names);
+            self.ledger.adopt(answers)?;
             self.fill_seeds(secret, RotationCause::Start)?;
             self.bring_about(&Scope::All, Trigger::Start)?;
             self.look_at_seeds();
-            self.store.save(&self.overlay, unix_now())?;
+            if to_save {
+                self.ledger.store.save(&self.ledger.overlay, unix_now())?;
+            }
             anyhow::Ok(())
         })
     }
@@ -295,7 +282,7 @@ impl Controller {
         if self.datapath.adopted() {
             return;
         }
-        drop(self.maps);
+        drop(self.ledger);
         if let Err(error) = self.datapath.detach() {
             tracing::warn!(
                 "cannot take back what was pinned: {}",

@@ -54,7 +54,7 @@ pub fn explain(query: &ExplainQuery, maps: &PinnedMaps, view: &View) -> Result<E
         return Err(Refusal::new(
             RefusalKind::Invalid,
             error,
-            Some("give two IPv4 or two IPv6 addresses".into()),
+            "give two IPv4 or two IPv6 addresses",
         ));
     }
     let vip = query.destination.ip();
@@ -99,7 +99,7 @@ fn unreadable(error: &MapError) -> Refusal {
     Refusal::new(
         RefusalKind::Failed,
         error.to_string(),
-        Some("look into the daemon's log".into()),
+        "look into the daemon's log",
     )
 }
 

@@ -173,7 +173,7 @@ impl<T: Pod> MappedArray<T> {
         Some(unsafe { value.assume_init() })
     }
 
-    /// Writes an entry word by word, lowest address first except for `last`, the word that makes it valid.
+    /// Writes an entry word by word, lowest address first except for the word that makes it valid.
     pub(super) fn set(&self, index: u32, value: T, order: Order) -> Result<(), MapError> {
         let () = Self::SHAPE;
         let to = self.writable_pointer(index)?;
@@ -193,20 +193,34 @@ impl<T: Pod> MappedArray<T> {
                 to.cast::<u64>().add(word).write_volatile(bits);
             }
         };
-        let marker = order.word();
-        if let Order::First(word) = order {
+        for word in order.words(Self::WORDS) {
+            if let Order::Last(last) = order
+                && last == word
+            {
+                fence(Ordering::Release);
+            }
             write(word);
-            fence(Ordering::Release);
-        }
-        (0..Self::WORDS)
-            .filter(|word| Some(*word) != marker)
-            .for_each(write);
-        if let Order::Last(word) = order {
-            fence(Ordering::Release);
-            write(word);
+            if let Order::First(first) = order
+                && first == word
+            {
+                fence(Ordering::Release);
+            }
         }
         Ok(())
     }
+}
+
+/// What stands in an entry when its writer dies after `done` words of `new`.
+#[cfg(test)]
+pub(super) fn torn<T: Pod>(old: T, new: T, order: Order, done: usize) -> T {
+    let mut value = old;
+    let to = (&raw mut value).cast::<u8>();
+    let from = (&raw const new).cast::<u8>();
+    for word in order.words(size_of::<T>() / 8).take(done) {
+        // SAFETY: `word` stays within the size of both, which are plain data of which any bytes are a value.
+        unsafe { ptr::copy_nonoverlapping(from.add(8 * word), to.add(8 * word), 8) };
+    }
+    value
 }
 
 /// When the word that makes an entry valid is written.
@@ -220,11 +234,15 @@ pub(super) enum Order {
 }
 
 impl Order {
-    fn word(self) -> Option<usize> {
-        match self {
-            Self::Any => None,
-            Self::First(word) | Self::Last(word) => Some(word),
-        }
+    /// The words of an entry of `count` as they are written one after the other.
+    fn words(self, count: usize) -> impl Iterator<Item = usize> {
+        let (first, last) = match self {
+            Self::Any => (None, None),
+            Self::First(word) => (Some(word), None),
+            Self::Last(word) => (None, Some(word)),
+        };
+        let middle = (0..count).filter(move |word| first != Some(*word) && last != Some(*word));
+        first.into_iter().chain(middle).chain(last)
     }
 }
 

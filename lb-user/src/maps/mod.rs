@@ -18,12 +18,14 @@ use lb_common::{
 use crate::state::observed::Observed;
 
 mod clock;
+#[cfg(test)]
 mod in_memory;
 mod layout;
 mod mapped;
 mod pinned;
 
 pub use clock::{datapath_seconds, kernel_hz, possible_cpus};
+#[cfg(test)]
 pub use in_memory::InMemoryMaps;
 pub use layout::{Sizes, check_layout, pinned_sizes};
 pub use mapped::MappedArray;
@@ -108,6 +110,7 @@ pub enum MapError {
         source: aya::maps::MapError,
     },
     /// In-memory maps that were told to fail.
+    #[cfg(test)]
     #[error("write {write} refused on purpose")]
     Refused { write: usize },
 }
@@ -119,7 +122,6 @@ fn holds(scope: &Scope, key: &ServiceKey) -> bool {
     }
 }
 
-/// A service's region when it lies within the slot map; an entry that points elsewhere counts as empty.
 /// Entries of `SERVICES` that a service takes: its own, and the mark of its VIP unless another service has it too.
 pub const ENTRIES_A_SERVICE: u32 = 2;
 
@@ -132,6 +134,7 @@ fn split_marks(
     (services, marks.into_keys().collect())
 }
 
+/// A service's region when it lies within the slot map; an entry that points elsewhere counts as empty.
 fn region(service: &Service, slots: u32) -> Option<std::ops::Range<u32>> {
     let end = service.slots_offset.checked_add(service.slots_count)?;
     (service.slots_count > 0 && end <= slots).then_some(service.slots_offset..end)

@@ -249,18 +249,42 @@ const SEED_VALID: usize = std::mem::offset_of!(Seed, generation) / 8;
 const BACKEND_VALID: usize = std::mem::offset_of!(Backend, state) / 8;
 const _: () = assert!(std::mem::offset_of!(Backend, generation) / 8 == BACKEND_VALID);
 
+/// In which order the words of an entry are written: none in between means a backend, seed or settings that are not.
+pub(super) trait Ordered {
+    fn order(&self) -> Order;
+}
+
+impl Ordered for Settings {
+    fn order(&self) -> Order {
+        Order::Last(SETTINGS_VALID)
+    }
+}
+
+impl Ordered for Seed {
+    fn order(&self) -> Order {
+        match self.generation {
+            0 => Order::First(SEED_VALID),
+            _ => Order::Last(SEED_VALID),
+        }
+    }
+}
+
+impl Ordered for Backend {
+    fn order(&self) -> Order {
+        match self.state {
+            backend::state::UNSET => Order::First(BACKEND_VALID),
+            _ => Order::Last(BACKEND_VALID),
+        }
+    }
+}
+
 impl MapWriter for PinnedMaps {
     fn write_settings(&mut self, settings: &Settings) -> Result<(), MapError> {
-        self.settings.set(0, *settings, Order::Last(SETTINGS_VALID))
+        self.settings.set(0, *settings, settings.order())
     }
 
     fn write_seed(&mut self, index: u32, seed: Seed) -> Result<(), MapError> {
-        let order = if seed.generation == 0 {
-            Order::First(SEED_VALID)
-        } else {
-            Order::Last(SEED_VALID)
-        };
-        self.seeds.set(index, seed, order)
+        self.seeds.set(index, seed, seed.order())
     }
 
     fn read_seed(&self, index: u32) -> Result<Seed, MapError> {
@@ -288,11 +312,6 @@ impl MapWriter for PinnedMaps {
     }
 
     fn write_backend(&mut self, id: u32, backend: &Backend) -> Result<(), MapError> {
-        let order = if backend.state == backend::state::UNSET {
-            Order::First(BACKEND_VALID)
-        } else {
-            Order::Last(BACKEND_VALID)
-        };
         if self
             .backends
             .get(id)
@@ -300,7 +319,7 @@ impl MapWriter for PinnedMaps {
         {
             self.clear_counters(id)?;
         }
-        self.backends.set(id, *backend, order)
+        self.backends.set(id, *backend, backend.order())
     }
 
     fn write_slots(&mut self, offset: u32, slots: &[BackendRef]) -> Result<(), MapError> {

@@ -1,12 +1,14 @@
 //! Pure planning: from what should be and what is to ordered steps.
 
 mod entry;
+mod leftovers;
 pub mod lint;
 pub mod order;
 pub mod regions;
 pub mod service;
 pub mod simulate;
 pub mod slot_table;
+pub mod soundness;
 pub mod step;
 pub mod table_cache;
 pub mod text;
@@ -29,6 +31,7 @@ use crate::{
     state::{desired::Desired, observed::Observed},
 };
 
+pub use leftovers::remove_leftovers;
 pub use step::{Plan, Step};
 pub use table_cache::SlotTableCache;
 
@@ -44,10 +47,7 @@ pub enum Scope {
 /// Why there is no plan. Nothing of it was carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error(
-        "service {service}: {needed} services are wanted and the map holds {capacity}; set datapath.max_services = \
-         {needed} or more and restart after `evenkeel detach`"
-    )]
+    #[error("service {service}: {needed} services are wanted and the map holds {capacity}")]
     Services {
         service: String,
         needed: u32,
@@ -55,9 +55,7 @@ pub enum PlanError {
     },
     #[error(
         "service {service}: no backend entry is left for {address}: the map holds {capacity}, {wanted} are wanted and \
-         {leaving} leave only with this change; set datapath.max_backends = {} or more and restart after `evenkeel \
-         detach`",
-        wanted + leaving
+         {leaving} leave only with this change"
     )]
     Backends {
         service: String,
@@ -68,8 +66,7 @@ pub enum PlanError {
     },
     #[error(
         "service {service}: no room for its new table of {wanted} slots: the largest free stretch of {capacity} slots \
-         is {largest}, and a table is replaced while the old one is still in use; set datapath.max_slots = \
-         {suggested} or more and restart after `evenkeel detach`"
+         is {largest}, and a table is replaced while the old one is still in use"
     )]
     Slots {
         service: String,
@@ -84,15 +81,27 @@ pub enum PlanError {
         #[source]
         source: slot_table::SlotTableError,
     },
-    #[error(
-        "the seed of CPU {cpu} has no place: the maps were made for {possible} possible CPUs; restart after `evenkeel \
-         detach`"
-    )]
+    #[error("the seed of CPU {cpu} has no place: the maps were made for {possible} possible CPUs")]
     SeedPlace { cpu: u32, possible: u32 },
-    #[error(
-        "the maps hold no key for flow fingerprints and none was given; this is a defect of the daemon, report it"
-    )]
+    #[error("the maps hold no key for flow fingerprints and none was given")]
     TableKey,
+}
+
+impl PlanError {
+    /// What to do about it.
+    pub fn next_step(&self) -> String {
+        let larger = |key: &str, least: u64| {
+            format!("set datapath.{key} = {least} or more and restart after `evenkeel detach`")
+        };
+        match self {
+            Self::Services { needed, .. } => larger("max_services", u64::from(*needed)),
+            Self::Backends { wanted, leaving, .. } => larger("max_backends", u64::from(wanted + leaving)),
+            Self::Slots { suggested, .. } => larger("max_slots", *suggested),
+            Self::SlotTable { source, .. } => source.remedy(),
+            Self::SeedPlace { .. } => "restart after `evenkeel detach`".to_owned(),
+            Self::TableKey => "report it: this is a defect of the daemon".to_owned(),
+        }
+    }
 }
 
 /// Compares what should be with what is. Equal input gives equal plans; `tables` saves only time.

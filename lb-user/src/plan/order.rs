@@ -1,7 +1,8 @@
 //! The order of steps: between any two of them the datapath sees a state that is right for every packet.
 //!
 //! 1. **Seeds**, each followed by clearing its fresh-key bitmap. A bitmap cleared before the switch would count keys
-//!    of the old seed as first sights under the new one. The first seeds must be there before the first service.
+//!    of the old seed as first sights under the new one; one that is not cleared because the daemon died in between hides
+//!    some new keys until the next rotation. The first seeds must be there before the first service.
 //! 2. **Entries that may take flows** (serving, next hop known). An entry without slots takes no flow, so it can be
 //!    written at any time; it must be there before a slot names it.
 //! 3. **Slots**, whole tables into regions that no service points at.
@@ -16,7 +17,8 @@
 //! 8. **The VIP filter**: a bit is set after its service is there, and cleared after its service is gone; before,
 //!    packets of a living service would pass to the kernel.
 //!
-//! A plan that fails half way leaves a state between two steps; the next plan starts from it.
+//! A plan that fails half way leaves a state between two steps; the next plan starts from it. What `soundness.rs` says
+//! holds in each of them.
 
 use lb_common::{
     backend::Backend,

@@ -16,6 +16,7 @@ use lb_common::{
 use super::{
     PlanError, Scope,
     entry::{backend_entry, service_flags},
+    leftovers::removed,
     order::Phases,
     regions::Regions,
     slot_table::{self, Member},
@@ -310,18 +311,11 @@ impl<'a> ServicePlanner<'a> {
     }
 
     fn remove_entries(&self, ids: impl IntoIterator<Item = u32>, phases: &mut Phases) {
-        phases.entries_out.extend(ids.into_iter().map(|id| {
-            let generation = self.observed.backends[&id].generation;
-            // 0 would mean that the entry is in use.
-            (
-                id,
-                Backend {
-                    generation,
-                    removed_at: self.observed.now.max(1),
-                    ..Backend::default()
-                },
-            )
-        }));
+        let observed = self.observed;
+        let out = ids
+            .into_iter()
+            .map(|id| (id, removed(&observed.backends[&id], observed.now)));
+        phases.entries_out.extend(out);
     }
 
     fn no_entry_left(&self, key: &ServiceKey, wanted: &DesiredService, address: IpAddr) -> PlanError {

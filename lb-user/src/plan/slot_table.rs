@@ -43,10 +43,7 @@ pub struct Member {
 /// Why there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotTableError {
-    #[error(
-        "weight {weight} of {address} is too small a share to own one of {size} slots; set slots = {needed} or more, \
-         or bring the weights closer together"
-    )]
+    #[error("weight {weight} of {address} is too small a share to own one of {size} slots")]
     NoSlot {
         address: IpAddr,
         weight: u32,
@@ -54,17 +51,30 @@ pub enum SlotTableError {
         needed: u32,
     },
     #[error(
-        "weight {weight} of {address} is too small a share to own a slot even of the largest table ({MAX_SLOTS} \
-         slots); bring the weights closer together"
+        "weight {weight} of {address} is too small a share to own a slot even of the largest table ({MAX_SLOTS} slots)"
     )]
     NeverASlot { address: IpAddr, weight: u32 },
-    #[error("slots = {wanted} is out of range; use {MIN_SLOTS} to {MAX_SLOTS}")]
+    #[error("slots = {wanted} is out of range")]
     Size { wanted: u32 },
-    #[error(
-        "{backends} backends are more than a slot table spreads evenly; use at most {} backends a service",
-        u64::from(MAX_SLOTS) / SLOTS_PER_BACKEND
-    )]
+    #[error("{backends} backends are more than a slot table spreads evenly")]
     Backends { backends: usize },
+}
+
+impl SlotTableError {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NoSlot { needed, .. } => {
+                format!("set slots = {needed} or more, or bring the weights closer together")
+            }
+            Self::NeverASlot { .. } => "bring the weights closer together".to_owned(),
+            Self::Size { .. } => format!("use {MIN_SLOTS} to {MAX_SLOTS}"),
+            Self::Backends { .. } => {
+                let most = u64::from(MAX_SLOTS) / SLOTS_PER_BACKEND;
+                format!("use at most {most} backends a service")
+            }
+        }
+    }
 }
 
 /// The size of a service's table: `slots` rounded up to a prime, or by default the next prime that gives 100 slots to

@@ -83,6 +83,18 @@ impl Store {
             })
     }
 
+    /// Undoes the last [`save`](Self::save) when what it was about could not be done: the previous state is the state
+    /// again. Needs no room on the disk.
+    pub fn take_back(&self) -> Result<(), StoreError> {
+        let current = self.directory.join(NAME);
+        fs::rename(self.directory.join(PREVIOUS), &current)
+            .and_then(|()| sync(&self.directory))
+            .map_err(|source| StoreError::Write {
+                path: current,
+                source,
+            })
+    }
+
     /// The newest state that is whole. Damaged files, and those of another version, are renamed, with a note.
     pub fn load(&self) -> Result<Loaded, StoreError> {
         let mut notes = Vec::new();
@@ -135,7 +147,10 @@ impl Store {
             fs::rename(&link, self.directory.join(PREVIOUS))?;
         }
         fs::rename(&new, current)?;
-        File::open(&self.directory)?.sync_all()
+        sync(&self.directory).inspect_err(|_| {
+            // A save that failed must not turn out to have worked at the next start.
+            let _ = fs::rename(self.directory.join(PREVIOUS), current);
+        })
     }
 
     fn set_aside(&self, path: &Path, reason: &str) -> Result<String, StoreError> {
@@ -154,6 +169,11 @@ impl Store {
             target.display()
         ))
     }
+}
+
+/// Names are as safe as contents.
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 fn encode(body: &Body) -> io::Result<Vec<u8>> {
@@ -261,6 +281,21 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, [NAME, PREVIOUS]);
+    }
+
+    #[test]
+    fn a_save_that_is_taken_back_never_was() {
+        let (_guard, store) = store();
+        store.save(&overlay(1), 100).unwrap();
+        store.save(&overlay(2), 200).unwrap();
+        store.take_back().unwrap();
+        let loaded = store.load().unwrap();
+        assert_eq!((loaded.overlay, loaded.saved_at), (Some(overlay(1)), Some(100)));
+        assert_eq!(loaded.notes, Vec::<String>::new());
+        let error = store.take_back().unwrap_err();
+        assert!(error.to_string().contains("state.directory"), "{error}");
+        store.save(&overlay(3), 300).unwrap();
+        assert_eq!(store.load().unwrap().overlay, Some(overlay(3)));
     }
 
     #[test]

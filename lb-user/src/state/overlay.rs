@@ -2,6 +2,7 @@
 
 mod error;
 mod part;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,7 @@ use crate::{
 
 pub use error::{ErrorKind, OverlayError};
 use part::{BackendOverlay, ServiceOverlay, backend_of, merge};
-pub use part::{BackendPatch, ServicePatch};
+pub use settings::{BackendSettings, ServiceSettings};
 
 /// Sources of a backend, as shown to people.
 pub const FROM_FILE: &str = "static";
@@ -84,7 +85,7 @@ impl Overlay {
         &mut self,
         file: &[ServiceSpec],
         name: &str,
-        patch: ServicePatch,
+        patch: ServiceSettings,
     ) -> Result<(), OverlayError> {
         let mut overlay = self.part(file, name)?;
         match &mut overlay.own {
@@ -136,7 +137,7 @@ impl Overlay {
         file: &[ServiceSpec],
         service: &str,
         address: IpAddr,
-        patch: BackendPatch,
+        patch: BackendSettings,
     ) -> Result<(), OverlayError> {
         let mut overlay = self.part(file, service)?;
         let address = address.to_canonical();
@@ -157,9 +158,9 @@ impl Overlay {
         service: &str,
         address: IpAddr,
     ) -> Result<(), OverlayError> {
-        let patch = BackendPatch {
+        let patch = BackendSettings {
             state: Some(BackendState::Draining),
-            ..BackendPatch::default()
+            ..BackendSettings::default()
         };
         self.set_backend(file, service, address, patch)
     }
@@ -170,9 +171,9 @@ impl Overlay {
         service: &str,
         address: IpAddr,
     ) -> Result<(), OverlayError> {
-        let patch = BackendPatch {
+        let patch = BackendSettings {
             state: Some(BackendState::Serving),
-            ..BackendPatch::default()
+            ..BackendSettings::default()
         };
         self.set_backend(file, service, address, patch)
     }

@@ -33,7 +33,7 @@ fn too_many_services() {
             capacity: 4
         }
     );
-    assert!(error.to_string().contains("datapath.max_services = 5"), "{error}");
+    assert!(error.next_step().contains("datapath.max_services = 5"), "{error}");
     // As many as fit may all be replaced at once: the old ones go first.
     let observed = simulate(&empty(), &plan(&services(4), &empty()));
     let mut others = services(8);
@@ -76,7 +76,7 @@ fn too_many_backends() {
     };
     assert_eq!(error, expected);
     assert!(
-        error.to_string().contains("datapath.max_backends = 17"),
+        error.next_step().contains("datapath.max_backends = 17"),
         "{error}"
     );
 }
@@ -114,7 +114,7 @@ fn too_few_slots() {
     };
     assert_eq!(error, expected);
     assert!(
-        error.to_string().contains("datapath.max_slots = 40011"),
+        error.next_step().contains("datapath.max_slots = 40011"),
         "{error}"
     );
 }

@@ -7,10 +7,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{EffectiveService, FROM_CLI, FROM_FILE, OverlayError};
+use super::{BackendSettings, EffectiveService, FROM_CLI, FROM_FILE, OverlayError, ServiceSettings};
 use crate::{
-    config::{BackendSpec, Seconds, ServiceSpec},
-    state::desired::{Affinity, BackendState, Mode, Selection, key_text},
+    config::{BackendSpec, ServiceSpec},
+    state::desired::key_text,
 };
 
 /// What was changed of one service.
@@ -21,8 +21,8 @@ pub(super) struct ServiceOverlay {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<ServiceSpec>,
     /// What was set of a service of the file.
-    #[serde(default, skip_serializing_if = "ServicePatch::is_empty")]
-    pub set: ServicePatch,
+    #[serde(default, skip_serializing_if = "ServiceSettings::is_empty")]
+    pub set: ServiceSettings,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub backends: BTreeMap<IpAddr, BackendOverlay>,
 }
@@ -34,36 +34,7 @@ pub(super) struct BackendOverlay {
     #[serde(default)]
     pub added: bool,
     #[serde(default)]
-    pub set: BackendPatch,
-}
-
-/// Changes to a service; what is left out stays. VIP, port and protocol are its identity and cannot be changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServicePatch {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selection: Option<Selection>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub affinity: Option<Affinity>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub udp_idle: Option<Seconds>,
-    /// 0 goes back to the default size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-}
-
-/// Changes to a backend; what is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BackendPatch {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<BackendState>,
+    pub set: BackendSettings,
 }
 
 impl ServiceOverlay {
@@ -75,7 +46,7 @@ impl ServiceOverlay {
         Self {
             backends: added.collect(),
             own: Some(spec),
-            set: ServicePatch::default(),
+            set: ServiceSettings::default(),
         }
     }
 
@@ -88,7 +59,7 @@ impl ServiceOverlay {
                 wanted: key_text(&wanted.key()),
             });
         }
-        let set = ServicePatch {
+        let set = ServiceSettings {
             mode: (in_file.mode != wanted.mode).then_some(wanted.mode),
             selection: (in_file.selection != wanted.selection).then_some(wanted.selection),
             affinity: (in_file.affinity != wanted.affinity).then_some(wanted.affinity),
@@ -102,12 +73,12 @@ impl ServiceOverlay {
                 backends.insert(address, BackendOverlay::adding(spec));
                 continue;
             };
-            let set = BackendPatch {
+            let set = BackendSettings {
                 weight: (known.weight != spec.weight).then_some(spec.weight),
                 mode: spec.mode.filter(|mode| known.mode != Some(*mode)),
                 state: (known.state != spec.state).then_some(spec.state),
             };
-            if set != BackendPatch::default() {
+            if set != BackendSettings::default() {
                 backends.insert(address, BackendOverlay { added: false, set });
             }
         }
@@ -121,50 +92,12 @@ impl ServiceOverlay {
 
 impl BackendOverlay {
     pub fn adding(spec: &BackendSpec) -> Self {
-        let set = BackendPatch {
+        let set = BackendSettings {
             weight: Some(spec.weight),
             mode: spec.mode,
             state: Some(spec.state),
         };
         Self { added: true, set }
-    }
-}
-
-impl ServicePatch {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    pub(super) fn apply(&self, spec: &mut ServiceSpec) {
-        spec.mode = self.mode.unwrap_or(spec.mode);
-        spec.selection = self.selection.unwrap_or(spec.selection);
-        spec.affinity = self.affinity.unwrap_or(spec.affinity);
-        spec.udp_idle = self.udp_idle.unwrap_or(spec.udp_idle);
-        if let Some(slots) = self.slots {
-            spec.slots = Some(slots).filter(|slots| *slots != 0);
-        }
-    }
-
-    pub(super) fn take_over(&mut self, newer: Self) {
-        self.mode = newer.mode.or(self.mode);
-        self.selection = newer.selection.or(self.selection);
-        self.affinity = newer.affinity.or(self.affinity);
-        self.udp_idle = newer.udp_idle.or(self.udp_idle);
-        self.slots = newer.slots.or(self.slots);
-    }
-}
-
-impl BackendPatch {
-    pub(super) fn apply(&self, spec: &mut BackendSpec) {
-        spec.weight = self.weight.unwrap_or(spec.weight);
-        spec.mode = self.mode.or(spec.mode);
-        spec.state = self.state.unwrap_or(spec.state);
-    }
-
-    pub(super) fn take_over(&mut self, newer: Self) {
-        self.weight = newer.weight.or(self.weight);
-        self.mode = newer.mode.or(self.mode);
-        self.state = newer.state.or(self.state);
     }
 }
 

@@ -68,10 +68,10 @@ fn shown(overlay: &Overlay, service: &str) -> Vec<String> {
     service.spec.backends.iter().map(line).collect()
 }
 
-fn weight(weight: u32) -> BackendPatch {
-    BackendPatch {
+fn weight(weight: u32) -> BackendSettings {
+    BackendSettings {
         weight: Some(weight),
-        ..BackendPatch::default()
+        ..BackendSettings::default()
     }
 }
 
@@ -92,12 +92,12 @@ fn services_come_change_and_go() {
     overlay
         .add_service(&file, spec("dns", "192.0.2.53", &["10.0.0.11"]))
         .unwrap();
-    let patch = ServicePatch {
+    let patch = ServiceSettings {
         mode: Some(Mode::Ipip),
         slots: Some(2003),
-        ..ServicePatch::default()
+        ..ServiceSettings::default()
     };
-    overlay.set_service(&file, "dns", patch.clone()).unwrap();
+    overlay.set_service(&file, "dns", patch).unwrap();
     overlay.set_service(&file, "web", patch).unwrap();
     for name in ["dns", "web"] {
         let service = overlay.effective_service(&file, name).unwrap();
@@ -110,9 +110,9 @@ fn services_come_change_and_go() {
         .set_service(
             &file,
             "web",
-            ServicePatch {
+            ServiceSettings {
                 slots: Some(0),
-                ..ServicePatch::default()
+                ..ServiceSettings::default()
             },
         )
         .unwrap();
@@ -162,9 +162,9 @@ fn refusals_say_what_to_do_and_change_nothing() {
     (tcp.protocol, tcp.port) = (Protocol::Tcp, "443".parse().unwrap());
     let mut renamed = spec("web", "192.0.2.11", &[]);
     renamed.protocol = Protocol::Tcp;
-    let down = BackendPatch {
+    let down = BackendSettings {
         state: Some(BackendState::Down),
-        ..BackendPatch::default()
+        ..BackendSettings::default()
     };
     let v6 = BackendSpec::new(ip("2001:db8::1"));
     let results = [
@@ -175,13 +175,13 @@ fn refusals_say_what_to_do_and_change_nothing() {
         overlay.add_service(&file, spec("loop", "10.0.0.12", &[])),
         overlay.add_service(&file, spec("loop", "192.0.2.99", &["192.0.2.10", "192.0.2.99"])),
         overlay.add_service(&file, spec("twice", "192.0.2.99", &["10.0.0.9", "10.0.0.9"])),
-        overlay.set_service(&file, "nix", ServicePatch::default()),
+        overlay.set_service(&file, "nix", ServiceSettings::default()),
         overlay.set_service(
             &file,
             "web",
-            ServicePatch {
+            ServiceSettings {
                 slots: Some(3),
-                ..ServicePatch::default()
+                ..ServiceSettings::default()
             },
         ),
         overlay.remove_service(&file, "web"),
@@ -205,7 +205,7 @@ fn refusals_say_what_to_do_and_change_nothing() {
     let lines: Vec<String> = results
         .into_iter()
         .map(|result| result.unwrap_err())
-        .map(|error| format!("{:?}: {error}", error.kind()))
+        .map(|error| format!("{:?}: {error}\n  next: {}", error.kind(), error.next_step()))
         .collect();
     insta::assert_snapshot!(lines.join("\n"));
 }
@@ -328,15 +328,15 @@ fn at_start_the_file_wins_a_clash() {
 fn desired_backends_follow_the_service() {
     let file = file();
     let mut overlay = Overlay::default();
-    let patch = ServicePatch {
+    let patch = ServiceSettings {
         mode: Some(Mode::Ipip),
         udp_idle: Some("9s".parse().unwrap()),
-        ..ServicePatch::default()
+        ..ServiceSettings::default()
     };
     overlay.set_service(&file, "web", patch).unwrap();
-    let own = BackendPatch {
+    let own = BackendSettings {
         mode: Some(Mode::Dsr),
-        ..BackendPatch::default()
+        ..BackendSettings::default()
     };
     overlay.set_backend(&file, "web", ip("10.0.0.12"), own).unwrap();
     let desired = desired_service(

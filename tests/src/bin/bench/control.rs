@@ -1,8 +1,11 @@
-//! The control plane: building slot tables, and one change on its way into the kernel's maps.
+//! The control plane: building slot tables, one change on its way into the kernel's maps, and a scrape of the metrics.
+
+mod scrape;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
+    num::NonZeroU16,
     path::PathBuf,
     time::Instant,
 };
@@ -10,6 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use lb_user::{
     apply::Applier,
+    config::{BackendSpec, Port, Seconds, ServiceSpec},
     maps::{MapReader, PinnedMaps},
     plan::{
         Scope, SlotTableCache, make_plan,
@@ -17,9 +21,12 @@ use lb_user::{
     },
     program::{Datapath, LoadOptions, WantedCapacity, detach},
     seeds,
-    state::desired::{
-        Affinity, BackendState, Desired, DesiredBackend, DesiredService, DesiredSettings, Mode, NextHop,
-        Protocol, Selection, service_key,
+    state::{
+        desired::{
+            Affinity, Desired, DesiredBackend, DesiredSettings, Mode, NextHop, Protocol, Selection,
+            desired_from,
+        },
+        overlay::{Effective, Overlay},
     },
 };
 
@@ -38,7 +45,9 @@ pub fn run(report: &mut Report) -> Result<()> {
     drop(wide);
     let mut deep = Maps::load("deep", 1, 1_000)?;
     deep.apply(&Scope::All)?;
-    deep.change("change_1_backend_1x1000", report)
+    deep.change("change_1_backend_1x1000", report)?;
+    drop(deep);
+    scrape::run(report)
 }
 
 fn slot_table(backends: u32, report: &mut Report) -> Result<()> {
@@ -64,6 +73,7 @@ struct Maps {
     pins: PathBuf,
     datapath: Option<Datapath>,
     maps: PinnedMaps,
+    effective: Effective,
     desired: Desired,
     tables: SlotTableCache,
     applier: Applier,
@@ -86,12 +96,18 @@ impl Maps {
             },
         };
         let (datapath, maps) = Datapath::load(&options).context("cannot load the datapath")?;
-        let mut desired = desired(services, backends);
-        desired.seeds = seeds::rotate(&maps.seeds(), seeds::Which::All)?;
+        let effective = effective(services, backends);
+        let seeds = seeds::rotate(&maps.seeds(), seeds::Which::All)?;
+        let settings = DesiredSettings {
+            table_key: (1, 2),
+            ..DesiredSettings::default()
+        };
+        let desired = desired_from(&effective, &next_hops(services, backends), settings, seeds);
         Ok(Self {
             pins,
             datapath: Some(datapath),
             maps,
+            effective,
             desired,
             tables: SlotTableCache::default(),
             applier: Applier::new(),
@@ -143,7 +159,27 @@ impl Drop for Maps {
     }
 }
 
-fn desired(services: u32, backends: u32) -> Desired {
+/// As the daemon has it after reading such a file.
+fn effective(services: u32, backends: u32) -> Effective {
+    let service = |number: u32| ServiceSpec {
+        name: format!("service-{number}"),
+        vip: IpAddr::V4(Ipv4Addr::from(0xc633_6400 + number)),
+        port: Port::Number(NonZeroU16::MIN),
+        protocol: Protocol::Tcp,
+        mode: Mode::Dsr,
+        selection: Selection::PerCpu,
+        affinity: Affinity::None,
+        udp_idle: Seconds(120),
+        slots: None,
+        backends: (0..backends)
+            .map(|member| BackendSpec::new(address_of(number, member)))
+            .collect(),
+    };
+    let specs: Vec<ServiceSpec> = (0..services).map(service).collect();
+    Overlay::default().effective(&specs)
+}
+
+fn next_hops(services: u32, backends: u32) -> BTreeMap<IpAddr, NextHop> {
     let hop = NextHop {
         interface: 1,
         mac_source: [2, 0, 0, 0, 0, 1],
@@ -152,34 +188,9 @@ fn desired(services: u32, backends: u32) -> Desired {
         mtu: 1500,
         gateway: false,
     };
-    let backend = || DesiredBackend {
-        weight: 1,
-        mode: Mode::Dsr,
-        state: BackendState::Serving,
-        udp_idle: 120,
-        next_hop: Some(hop),
-        sources: BTreeSet::new(),
-    };
-    let service = |number: u32| DesiredService {
-        name: format!("service-{number}"),
-        selection: Selection::PerCpu,
-        affinity: Affinity::None,
-        slots: None,
-        backends: (0..backends)
-            .map(|member| (address_of(number, member), backend()))
-            .collect(),
-    };
-    let vip = |number: u32| IpAddr::V4(Ipv4Addr::from(0xc633_6400 + number));
-    Desired {
-        services: (0..services)
-            .map(|number| (service_key(vip(number), Some(80), Protocol::Tcp), service(number)))
-            .collect(),
-        settings: DesiredSettings {
-            table_key: (1, 2),
-            ..DesiredSettings::default()
-        },
-        seeds: BTreeMap::new(),
-    }
+    let addresses =
+        (0..services).flat_map(|service| (0..backends).map(move |member| address_of(service, member)));
+    addresses.map(|address| (address, hop)).collect()
 }
 
 fn address_of(service: u32, member: u32) -> IpAddr {

@@ -1,0 +1,134 @@
+//! Every key of the file and what it takes, in words for whoever wrote something else.
+
+/// A key of a section, a service or a backend.
+pub(super) struct Key {
+    pub name: &'static str,
+    pub required: bool,
+    /// What a value that cannot be read is not.
+    pub is_not: &'static str,
+    /// What to write.
+    pub write: &'static str,
+}
+
+pub(super) const DATAPATH: &[Key] = &[
+    interface_names("interfaces").required(),
+    Key::new("xdp_mode", "a mode", r#"write "auto", "native" or "generic""#),
+    Key::new("replace", "true or false", "write one of them, without quotes"),
+    path("pin_directory"),
+    count("max_flows"),
+    count("max_services"),
+    count("max_backends"),
+    count("max_slots"),
+    time("new_timeout"),
+    time("established_timeout"),
+    time("closing_timeout"),
+];
+
+pub(super) const API: &[Key] = &[
+    path("socket"),
+    Key::new(
+        "group",
+        "a group",
+        "write its name in quotes, or leave the key out",
+    ),
+];
+
+pub(super) const METRICS: &[Key] = &[
+    Key::new(
+        "listen",
+        "an address and port",
+        r#"write one like "127.0.0.1:9890", or "off""#,
+    ),
+    count("max_series"),
+];
+
+pub(super) const STATE: &[Key] = &[path("directory")];
+
+pub(super) const SEEDS: &[Key] = &[
+    time("interval"),
+    Key::new("jitter", "a share", "write one from 0.0 to 0.9, like 0.2"),
+    path("fleet_secret_file"),
+];
+
+pub(super) const SERVICE: &[Key] = &[
+    Key::new("name", "a name", r#"write one in quotes, like "web""#).required(),
+    address("vip").required(),
+    Key::new(
+        "port",
+        "a port from 1 to 65535",
+        r#"write one, or "all" for every port that no other service has"#,
+    )
+    .required(),
+    Key::new("protocol", "a protocol", r#"write "tcp" or "udp""#).required(),
+    MODE,
+    Key::new("selection", "a selection", r#"write "per-cpu" or "fleet""#),
+    Key::new("affinity", "an affinity", r#"write "none" or "client""#),
+    time("udp_idle"),
+    count("slots"),
+    Key::new(
+        "backend",
+        "a list of backends",
+        "start each with [[service.backend]]",
+    ),
+];
+
+pub(super) const BACKEND: &[Key] = &[
+    address("address").required(),
+    Key::new(
+        "weight",
+        "a whole number from 1 to 65535",
+        "write one; only the ratios count",
+    ),
+    MODE,
+    Key::new("state", "a state", r#"write "serving" or "draining""#),
+];
+
+const MODE: Key = Key::new("mode", "a mode", r#"write "dsr" or "ipip""#);
+
+const fn interface_names(name: &'static str) -> Key {
+    Key::new(name, "a list of interfaces", r#"write one like ["eth0"]"#)
+}
+
+const fn address(name: &'static str) -> Key {
+    Key::new(
+        name,
+        "an IP address",
+        r#"write one like "192.0.2.10" or "2001:db8::10", without prefix length or port"#,
+    )
+}
+
+const fn path(name: &'static str) -> Key {
+    Key::new(name, "a path", "write an absolute one in quotes")
+}
+
+const fn count(name: &'static str) -> Key {
+    Key::new(
+        name,
+        "a whole number up to 4294967295",
+        "write one, without quotes",
+    )
+}
+
+const fn time(name: &'static str) -> Key {
+    Key::new(
+        name,
+        "a time in whole seconds, from 1s to 136 years",
+        r#"write one with a unit, like "30s", "10m" or "6h""#,
+    )
+}
+
+impl Key {
+    const fn new(name: &'static str, is_not: &'static str, write: &'static str) -> Self {
+        Self {
+            name,
+            required: false,
+            is_not,
+            write,
+        }
+    }
+
+    const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+}
