@@ -1,3 +1,5 @@
+//! Verdicts from constructed evidence, one rule at a time.
+
 use super::*;
 use crate::skew::Reading;
 

@@ -1,3 +1,5 @@
+//! The state machine as a table: state, input, what follows.
+
 use proptest::prelude::*;
 
 use super::*;

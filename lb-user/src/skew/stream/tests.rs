@@ -1,3 +1,5 @@
+//! Streams over constructed counts: alarms, resets, changes of shares, clearing.
+
 use proptest::prelude::*;
 
 use super::*;
