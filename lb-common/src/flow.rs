@@ -17,7 +17,7 @@ pub struct FlowBucket {
 #[repr(C)]
 #[derive(Default, Debug, Clone)]
 pub struct FlowEntry {
-    /// SipHash-1-3 of the 5-tuple with the table's key, never 0.
+    /// [`crate::fingerprint::FingerprintKey::of_flow`] with the table's key, never 0.
     pub fingerprint: Word,
     /// A packed [`FlowValue`].
     pub value: Word,

@@ -1,4 +1,4 @@
-//! SipHash-1-3 of a flow's 5-tuple, or of the client's address alone.
+//! The hash that picks: SipHash-1-3 of a flow's 5-tuple, or of the client's address alone.
 //!
 //! Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), with one compression and three
 //! finalisation rounds. The message is the bytes `source ‖ destination ‖ source port ‖ destination port ‖
@@ -73,13 +73,6 @@ impl FlowTuple {
         } else {
             sip.finish(self.words[0] & 0xffff_ffff, 4)
         }
-    }
-
-    /// The flow table's key for this flow: its hash under the table's key, never 0.
-    #[inline(always)]
-    pub fn fingerprint(&self, key: Key) -> u64 {
-        let hash = self.hash(key);
-        if hash == 0 { 1 } else { hash }
     }
 }
 

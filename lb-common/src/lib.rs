@@ -1,9 +1,10 @@
-//! The words the datapath and the daemon share: plain data with proven layout, map names, the flow hash.
+//! The words the datapath and the daemon share: plain data with proven layout, map names, the hashes of a flow.
 #![no_std]
 
 pub mod backend;
 pub mod bench;
 pub mod counters;
+pub mod fingerprint;
 pub mod flow;
 pub mod flow_hash;
 pub mod ids;
@@ -12,6 +13,7 @@ pub mod pod;
 pub mod sample;
 pub mod seed;
 pub mod service;
+pub mod service_index;
 pub mod settings;
 pub mod shared;
 pub mod slot_table;

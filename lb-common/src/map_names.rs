@@ -22,8 +22,10 @@ maps! {
     SETTINGS = 1;
     /// One array of [`crate::vip_filter::WORDS`] words.
     VIP_FILTER = 1;
-    /// [`crate::service::ServiceKey`] → [`crate::service::Service`], a hash; half of it is for the marks of VIPs.
-    SERVICES = 1024;
+    /// First entry of each chain in `SERVICES`: see [`crate::service_index`].
+    SERVICE_HEADS = 2048;
+    /// [`crate::service_index::ServiceEntry`]: services and the marks of VIPs.
+    SERVICES = 1537;
     /// [`crate::backend::Backend`] by id.
     BACKENDS = 1024;
     /// [`crate::ids::BackendRef`] by slot; regions belong to services.

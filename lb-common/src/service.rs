@@ -2,7 +2,7 @@
 
 use crate::pod::map_value;
 
-/// Key of `SERVICES`. The port may be 0: all ports of that address and protocol.
+/// Key of a service in `SERVICES`. The port may be 0: all ports of that address and protocol.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
@@ -22,7 +22,7 @@ pub struct ServiceKey {
 const _: () = assert!(size_of::<ServiceKey>() == 24 && align_of::<ServiceKey>() == 8);
 map_value!(ServiceKey);
 
-/// Value of `SERVICES`. All-zero is unset.
+/// A service in `SERVICES`. All-zero is unset.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -67,6 +67,18 @@ impl Service {
         reserved: 0,
         bucket_scale: 0,
     };
+
+    #[inline(always)]
+    pub const fn from_words(words: [u64; 4]) -> Self {
+        // SAFETY: both are 32 bytes of plain data.
+        unsafe { core::mem::transmute(words) }
+    }
+
+    #[inline(always)]
+    pub const fn words(&self) -> [u64; 4] {
+        // SAFETY: as above; there is no padding.
+        unsafe { core::mem::transmute(*self) }
+    }
 }
 
 impl ServiceKey {
@@ -90,6 +102,12 @@ impl ServiceKey {
     pub const fn from_words(words: [u64; 3]) -> Self {
         // SAFETY: both are 24 bytes of plain data.
         unsafe { core::mem::transmute(words) }
+    }
+
+    #[inline(always)]
+    pub const fn words(&self) -> [u64; 3] {
+        // SAFETY: as above; there is no padding.
+        unsafe { core::mem::transmute(*self) }
     }
 
     /// The key that matches every port of the same VIP and protocol.

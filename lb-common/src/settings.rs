@@ -1,9 +1,9 @@
 //! What the daemon tells the datapath once for all packets.
 
-use crate::pod::map_value;
+use crate::{fingerprint::FingerprintKey, pod::map_value};
 
 /// Moves when the layout or meaning of any pinned map changes; the daemon adopts only maps of its own version.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// The only entry of `SETTINGS`. All-zero is unset: the datapath passes every frame.
 #[repr(C)]
@@ -13,9 +13,8 @@ pub struct Settings {
     pub layout_version: u32,
     /// CPUs that per-CPU indices may name.
     pub possible_cpus: u32,
-    /// Key of the flow fingerprint; lives as long as the flow table.
-    pub table_k0: u64,
-    pub table_k1: u64,
+    /// Key of the flow fingerprint; lives as long as the flow table. See [`held_key`](Self::held_key).
+    pub table_key: FingerprintKey,
     /// `jiffies` at boot and seconds a jiffy in 2^-[`CLOCK_SHIFT`] units: see [`seconds`](Self::seconds).
     pub clock_base: u64,
     pub clock_multiplier: u32,
@@ -30,10 +29,11 @@ pub struct Settings {
     /// Seconds without a packet after which a flow is gone, by [`crate::flow::state`]. The one of datagrams is the
     /// longest `udp_idle` of all services: a datagram flow idle for longer may be evicted.
     pub timeouts: [u32; 8],
-    pub reserved: u32,
+    /// [`crate::service_index::head_shift`] of the entries of `SERVICE_HEADS`.
+    pub service_shift: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 88);
+const _: () = assert!(size_of::<Settings>() == 248);
 map_value!(Settings);
 
 /// Binary places of [`Settings::clock_multiplier`].
@@ -50,6 +50,12 @@ pub const fn clock_multiplier(hz: u32) -> u32 {
 }
 
 impl Settings {
+    /// The key that flows in the table were stored with. None while the settings do not stand: a key that was only
+    /// partly written is no key.
+    pub fn held_key(&self) -> Option<FingerprintKey> {
+        (self.layout_version != 0 && !self.table_key.is_unset()).then_some(self.table_key)
+    }
+
     /// The datapath's clock: whole seconds since boot (suspended time left out), from the `jiffies` counter.
     #[inline(always)]
     pub fn seconds(&self, jiffies: u64) -> u32 {

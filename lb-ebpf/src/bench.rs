@@ -8,12 +8,19 @@ mod kernel;
 mod programs {
     use aya_ebpf::{
         bindings::{BPF_F_MMAPABLE, xdp_action},
-        btf_maps::{Array, LruHashMap, ProgramArray},
+        btf_maps::{Array, HashMap, LruHashMap, ProgramArray},
         helpers::{bpf_ktime_get_ns, bpf_redirect},
         macros::{btf_map, xdp},
         programs::XdpContext,
     };
-    use lb_common::{backend::Backend, bench::BenchState, flow::FlowValue, pod::Pod, settings::Settings};
+    use lb_common::{
+        backend::Backend,
+        bench::BenchState,
+        flow::FlowValue,
+        pod::Pod,
+        service::{Service, ServiceKey},
+        settings::Settings,
+    };
     use lb_ebpf::{
         flow, forward,
         frame::Frame,
@@ -32,6 +39,8 @@ mod programs {
     static BENCH_TARGET: ProgramArray<1> = ProgramArray::new();
     #[btf_map]
     static BENCH_LRU: LruHashMap<LruKey, u64, 1024> = LruHashMap::new();
+    #[btf_map]
+    static BENCH_SERVICES: HashMap<ServiceKey, Service, 64> = HashMap::new();
 
     /// The 5-tuple as a key of the kernel's hash, both families.
     #[repr(C)]
@@ -104,7 +113,8 @@ mod programs {
         xdp_action::XDP_TX
     }
 
-    /// The same balancer with the service map asked first and flows in a kernel LRU hash.
+    /// The same balancer in the usual design: services in a kernel hash that is asked first, and flows in a kernel LRU
+    /// hash. `BENCH_SERVICES` is its own; parsing, picking and forwarding are Evenkeel's.
     #[xdp]
     pub fn bench_lru(context: XdpContext) -> u32 {
         let mut frame = XdpFrame::new(&context);
@@ -147,6 +157,17 @@ mod programs {
     }
 
     #[inline(always)]
+    fn service_of(packet: &Packet) -> Option<&'static Service> {
+        let key = service::key_of(packet);
+        // SAFETY: an entry removed meanwhile keeps its memory until this run of the program ends (RCU).
+        unsafe {
+            BENCH_SERVICES
+                .get(key)
+                .or_else(|| BENCH_SERVICES.get(key.all_ports()))
+        }
+    }
+
+    #[inline(always)]
     fn backend_of<'a>(
         packet: &Packet,
         settings: &Settings,
@@ -154,7 +175,7 @@ mod programs {
         tables: &'a KernelTables<'_>,
         tally: Tally<'_>,
     ) -> Result<(&'a Backend, u32), Exit> {
-        let service = service::find(packet, tables).ok_or(Exit::Pass(Pass::NoService))?;
+        let service = service_of(packet).ok_or(Exit::Pass(Pass::NoService))?;
         let key = LruKey {
             words: packet.tuple.words,
             ports: packet.tuple.ports,
@@ -176,7 +197,7 @@ mod programs {
                 return Ok((backend, value.backend.id()));
             }
         }
-        let fingerprint = packet.tuple.fingerprint(pick::table_key(settings));
+        let fingerprint = settings.table_key.of_flow(&packet.tuple);
         let picked =
             pick::pick(packet, fingerprint, service, settings, now, tables, tally).map_err(Exit::Drop)?;
         let value = FlowValue {

@@ -1,10 +1,6 @@
 //! The stages in order: parse, flow table, service, pick, store, forward.
 
-use lb_common::{
-    backend::Backend,
-    flow::FlowValue,
-    settings::{LAYOUT_VERSION, Settings},
-};
+use lb_common::{backend::Backend, flow::FlowValue, settings::Settings};
 
 use crate::{
     flow, forward,
@@ -12,7 +8,7 @@ use crate::{
     parse::{self, Packet},
     pick::{self, counter_index},
     service,
-    tables::{Tables, Tally},
+    tables::{Tables, Tally, configured},
     verdict::{Exit, Pass, Verdict},
 };
 
@@ -32,15 +28,13 @@ pub fn handle(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
 fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Verdict {
     let packet = match parse::parse(frame, tables) {
         Ok(packet) => packet,
-        // Maps that are being filled may say "VIP" already; nothing is dropped before they are whole.
-        Err(Exit::Drop(_)) if configured(tables).is_none() => return Verdict::Pass(Pass::NotConfigured),
         Err(exit) => return exit.into(),
     };
     let Some(settings) = configured(tables) else {
         return Verdict::Pass(Pass::NotConfigured);
     };
     let now = settings.seconds(tables.jiffies());
-    let fingerprint = packet.tuple.fingerprint(pick::table_key(settings));
+    let fingerprint = settings.table_key.of_flow(&packet.tuple);
     let (backend, id) = match choose(fingerprint, &packet, settings, now, tables, tally) {
         Ok(chosen) => chosen,
         Err(exit) => return exit.into(),
@@ -54,14 +48,6 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Ver
         counters.bytes.add(arrived);
     }
     verdict
-}
-
-/// The settings, once the daemon has written them.
-#[inline(always)]
-fn configured(tables: &impl Tables) -> Option<&Settings> {
-    tables
-        .settings()
-        .filter(|settings| settings.layout_version == LAYOUT_VERSION)
 }
 
 /// The backend the flow has, or a new one, with its id.
@@ -82,7 +68,7 @@ fn choose<'a, T: Tables>(
         }
         flow::forget(entry);
     }
-    let service = service::find(packet, tables).ok_or(Exit::Pass(Pass::NoService))?;
+    let service = service::find(packet, settings, tables).ok_or(Exit::Pass(Pass::NoService))?;
     let picked =
         pick::pick(packet, fingerprint, service, settings, now, tables, tally).map_err(Exit::Drop)?;
     let stored = flow::store(fingerprint, picked.reference, packet, settings, now, tables);

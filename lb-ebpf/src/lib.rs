@@ -15,6 +15,7 @@ pub mod headers;
 pub mod opaque;
 pub mod parse;
 pub mod pick;
+pub mod probe;
 pub mod service;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -7,7 +7,12 @@ mod kernel;
 #[cfg(target_arch = "bpf")]
 mod programs {
     use aya_ebpf::{bindings::xdp_action, helpers::bpf_redirect, macros::xdp, programs::XdpContext};
-    use lb_ebpf::{datapath, decap, frame::Frame, verdict::Verdict};
+    use lb_ebpf::{
+        datapath, decap,
+        frame::Frame,
+        probe::{self, Answer},
+        verdict::Verdict,
+    };
 
     use crate::kernel::{frame::XdpFrame, maps::KernelTables};
 
@@ -30,6 +35,16 @@ mod programs {
     pub fn decap(context: XdpContext) -> u32 {
         decap::strip(&mut XdpFrame::new(&context));
         xdp_action::XDP_PASS
+    }
+
+    /// Attached nowhere: the daemon runs it on each CPU and computes the choice again.
+    #[xdp]
+    pub fn probe(context: XdpContext) -> u32 {
+        match probe::answer(&mut XdpFrame::new(&context), &KernelTables::new(&context)) {
+            Answer::Picked => xdp_action::XDP_PASS,
+            Answer::Dropped => xdp_action::XDP_DROP,
+            Answer::Nothing => xdp_action::XDP_ABORTED,
+        }
     }
 
     /// Passes everything: a veth hands frames on only to a peer that runs some XDP program.

@@ -12,7 +12,7 @@ use crate::{
         VLAN_LENGTH, VlanTag, ethertype, fragment, protocol, tcp_flag,
     },
     service::{vip_mark_v4, vip_mark_v6},
-    tables::Tables,
+    tables::{Tables, configured},
     verdict::{Drop, Exit, Pass},
 };
 
@@ -280,10 +280,14 @@ fn skip_extensions(frame: &impl Frame, mut transport: Transport, end: usize) -> 
     Err(Drop::TooManyHeaders)
 }
 
-/// Drops what is addressed to a VIP; the filter may have been wrong, and then the kernel decides.
+/// Drops what is addressed to a VIP; the filter may have been wrong, and then the kernel decides. Nothing is dropped
+/// before the maps are whole.
 #[inline(always)]
 fn refuse(tables: &impl Tables, vip_mark: &ServiceKey, reason: Drop) -> Exit {
-    match tables.service(vip_mark) {
+    let Some(settings) = configured(tables) else {
+        return Exit::Pass(Pass::NotConfigured);
+    };
+    match tables.service(vip_mark, settings) {
         Some(_) => Exit::Drop(reason),
         None if matches!(reason, Drop::Malformed) => Exit::Pass(Pass::MalformedForeign),
         None => Exit::Pass(Pass::NotVip),
@@ -293,7 +297,10 @@ fn refuse(tables: &impl Tables, vip_mark: &ServiceKey, reason: Drop) -> Exit {
 /// Passes what services do not handle, with the reason if the address is a VIP.
 #[inline(always)]
 fn leave(tables: &impl Tables, vip_mark: &ServiceKey, reason: Pass) -> Exit {
-    match tables.service(vip_mark) {
+    let Some(settings) = configured(tables) else {
+        return Exit::Pass(Pass::NotConfigured);
+    };
+    match tables.service(vip_mark, settings) {
         Some(_) => Exit::Pass(reason),
         None => Exit::Pass(Pass::NotVip),
     }

@@ -59,7 +59,7 @@ pub fn pick<'a, T: Tables>(
     let (backend, reference) = backend_at(first_slot, service, now, tables, tally)?;
 
     let witness = if client {
-        packet.tuple.hash_client(table_key(settings))
+        settings.table_key.of_client(&packet.tuple)
     } else {
         fingerprint
     };
@@ -76,15 +76,6 @@ pub fn pick<'a, T: Tables>(
         choice.send_sample(packet, service, tables, tally);
     }
     Ok(Picked { backend, reference })
-}
-
-/// The key of everything that lives as long as the flow table.
-#[inline(always)]
-pub fn table_key(settings: &Settings) -> Key {
-    Key {
-        k0: settings.table_k0,
-        k1: settings.table_k1,
-    }
 }
 
 /// The seed that picks for this service on this CPU; never one that is unset.

@@ -1,8 +1,12 @@
 //! Which service a packet belongs to: exact port first, then all ports of the address.
 
-use lb_common::service::{Service, ServiceKey};
+use lb_common::{
+    service::{Service, ServiceKey},
+    service_index::{MAX_CHAIN, ServiceEntry, head_of},
+    settings::Settings,
+};
 
-use crate::{headers::protocol, parse::Packet, tables::Tables};
+use crate::{headers::protocol, opaque::opaque, parse::Packet, tables::Tables};
 
 /// The key of the packet's destination.
 #[inline(always)]
@@ -28,14 +32,38 @@ pub fn vip_mark_v6(destination: [u64; 2]) -> ServiceKey {
     ServiceKey::from_words([destination[0], destination[1], 6 << 24])
 }
 
+/// Walks the chain of a key in the index of services ([`lb_common::service_index`]). `head` and `entry` answer `None`
+/// beyond their arrays.
+#[inline(always)]
+pub fn walk<'a>(
+    key: &ServiceKey,
+    settings: &Settings,
+    head: impl FnOnce(u32) -> Option<u64>,
+    entry: impl Fn(u32) -> Option<&'a ServiceEntry>,
+) -> Option<&'a Service> {
+    let words = key.words();
+    let mut index = head(head_of(key, settings.service_shift))?;
+    // Hidden, or the loop is unrolled and what follows it copied as often.
+    let mut left = opaque(MAX_CHAIN as u64);
+    while index != 0 && left != 0 {
+        let found = entry(index as u32)?;
+        if found.key[0] == words[0] && found.key[2] == words[2] && found.key[1] == words[1] {
+            return Some(&found.service);
+        }
+        index = found.next.load();
+        left -= 1;
+    }
+    None
+}
+
 /// The service of a TCP or UDP packet, if any.
 #[inline(always)]
-pub fn find<'a, T: Tables>(packet: &Packet, tables: &'a T) -> Option<&'a Service> {
+pub fn find<'a, T: Tables>(packet: &Packet, settings: &Settings, tables: &'a T) -> Option<&'a Service> {
     debug_assert!(packet.tuple.protocol == protocol::TCP || packet.tuple.protocol == protocol::UDP);
     let key = key_of(packet);
-    match tables.service(&key) {
+    match tables.service(&key, settings) {
         Some(service) => Some(service),
-        None => tables.service(&key.all_ports()),
+        None => tables.service(&key.all_ports(), settings),
     }
 }
 

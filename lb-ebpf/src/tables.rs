@@ -8,7 +8,7 @@ use lb_common::{
     sample::Sample,
     seed::Seed,
     service::{Service, ServiceKey},
-    settings::Settings,
+    settings::{LAYOUT_VERSION, Settings},
     shared::Word,
 };
 
@@ -23,7 +23,8 @@ pub trait Tables {
     fn settings(&self) -> Option<&Settings>;
     /// Whether the bit of the VIP filter is set.
     fn vip_bit(&self, bit: u32) -> bool;
-    fn service(&self, key: &ServiceKey) -> Option<&Service>;
+    /// The service with exactly this key; the settings say how large the index is.
+    fn service(&self, key: &ServiceKey, settings: &Settings) -> Option<&Service>;
     fn backend(&self, id: u32) -> Option<&Backend>;
     fn slot(&self, index: u32) -> Option<BackendRef>;
     fn seed(&self, index: u32) -> Option<&Seed>;
@@ -37,6 +38,14 @@ pub trait Tables {
     fn sample(&self, sample: &Sample) -> bool;
     /// Logs something rare; `about` is the service it happened to, 0 for none.
     fn warn(&self, event: Warning, about: u32);
+}
+
+/// The settings, once the daemon has written them.
+#[inline(always)]
+pub fn configured(tables: &impl Tables) -> Option<&Settings> {
+    tables
+        .settings()
+        .filter(|settings| settings.layout_version == LAYOUT_VERSION)
 }
 
 /// What the datapath warns of, at most once in [`WARN_INTERVAL`] seconds on each CPU.

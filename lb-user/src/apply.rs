@@ -1,19 +1,13 @@
 //! Carries out a plan, step by step; the only writer of the maps.
 
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, time::Instant};
 
 use lb_common::{seed::Seed, service::ServiceKey};
 
 use crate::{
-    maps::{MapError, MapWriter},
+    maps::{MapError, MapWriter, REST},
     plan::step::{Plan, Step},
 };
-
-/// How long a freed slot region rests: a packet that read the old service entry is through long before.
-const REST: Duration = Duration::from_millis(20);
 
 /// Applies plans one after the other and remembers which slot regions were freed a moment ago.
 #[derive(Debug, Default)]
@@ -151,7 +145,7 @@ fn write_seed(index: u32, seed: Seed, maps: &mut impl MapWriter) -> Result<(), S
 mod tests {
     use std::{collections::BTreeSet, net::IpAddr};
 
-    use lb_common::{ids::BackendRef, service::Service};
+    use lb_common::{fingerprint::FingerprintKey, ids::BackendRef, service::Service};
 
     use super::*;
     use crate::{
@@ -311,7 +305,7 @@ mod tests {
             ]
             .into(),
             settings: DesiredSettings {
-                table_key: (3, 4),
+                table_key: FingerprintKey::from_words([3; _]),
                 ..DesiredSettings::default()
             },
             seeds: (0..3)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use aya::{
-    EbpfError, EbpfLoader,
+    EbpfError,
     programs::{ProgramError, Xdp, links::LinkError, xdp::XdpLink},
 };
 
@@ -11,7 +11,7 @@ use crate::{
     net::{self, NetError},
     program::{
         AttachError, AttachedInterface, AttachedMode, MissingPrivilege, PinError, PinnedXdpLink, XdpMode,
-        attach_in_mode, check_bpf_file_system, check_privileges, object, pin_name, raise_memory_lock,
+        attach_in_mode, check_bpf_file_system, check_privileges, loader, next_step, object, pin_name,
     },
 };
 
@@ -36,12 +36,18 @@ pub enum DecapError {
     Foreign { name: String, program_id: u32 },
     #[error("no decap program is attached to interface {name}")]
     NotAttached { name: String },
-    #[error("the kernel refuses the object")]
-    Object { source: EbpfError },
+    #[error("the kernel refuses the object; {next_step}")]
+    Object {
+        next_step: String,
+        source: Box<EbpfError>,
+    },
     #[error("the object has no XDP program {PROGRAM}; rebuild with `cargo xtask build`")]
     NoProgram,
-    #[error("the kernel refuses program {PROGRAM}")]
-    Program { source: ProgramError },
+    #[error("the kernel refuses program {PROGRAM}; {next_step}")]
+    Program {
+        next_step: String,
+        source: Box<ProgramError>,
+    },
     #[error("cannot replace the program on interface {name}")]
     Update { name: String, source: ProgramError },
     #[error("cannot read the link pinned at {}", path.display())]
@@ -78,15 +84,18 @@ pub fn attach(interface: &str, mode: XdpMode) -> Result<AttachedInterface, Decap
             program_id: xdp.program_id,
         });
     }
-    raise_memory_lock();
-    let mut ebpf = EbpfLoader::new()
-        .load(object())
-        .map_err(|source| DecapError::Object { source })?;
+    let mut ebpf = loader().load(object()).map_err(|source| DecapError::Object {
+        next_step: next_step(&source),
+        source: source.into(),
+    })?;
     let program: &mut Xdp = ebpf
         .program_mut(PROGRAM)
         .and_then(|program| program.try_into().ok())
         .ok_or(DecapError::NoProgram)?;
-    program.load().map_err(|source| DecapError::Program { source })?;
+    program.load().map_err(|source| DecapError::Program {
+        next_step: next_step(&source),
+        source: source.into(),
+    })?;
     match pinned {
         Some(link) if on_it => update(program, &seen, link),
         stale => {

@@ -34,10 +34,14 @@ pub enum Kind {
     Seeds,
     /// Something works less well than it should.
     Degraded,
+    /// New flows are spread otherwise than they should be, or seeds or slots are not as written.
+    Skew,
+    /// What was done about that, and that it is over.
+    Heal,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Lifecycle,
         Self::Config,
         Self::Edit,
@@ -47,6 +51,8 @@ impl Kind {
         Self::NextHop,
         Self::Seeds,
         Self::Degraded,
+        Self::Skew,
+        Self::Heal,
     ];
 
     /// As in JSON and as label in metrics.
@@ -61,11 +67,16 @@ impl Kind {
             Self::NextHop => "next-hop",
             Self::Seeds => "seeds",
             Self::Degraded => "degraded",
+            Self::Skew => "skew",
+            Self::Heal => "heal",
         }
     }
 
     const fn is_trouble(self) -> bool {
-        matches!(self, Self::ApplyFailed | Self::Drift | Self::Degraded)
+        matches!(
+            self,
+            Self::ApplyFailed | Self::Drift | Self::Degraded | Self::Skew
+        )
     }
 }
 

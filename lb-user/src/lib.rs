@@ -17,3 +17,4 @@ pub mod program;
 pub mod seeds;
 pub mod skew;
 pub mod state;
+pub mod watch;

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use lb_common::seed::{SHARED, Seed};
+use lb_common::{
+    fingerprint::{FingerprintKey, KEY_WORDS},
+    seed::{SHARED, Seed},
+};
 use sha2::{Digest, Sha256};
 
 /// Which seeds to renew.
@@ -72,9 +75,18 @@ pub fn from_secret(secret: &[u8], observed: Seed) -> Seed {
     }
 }
 
-/// A key for the flow table's fingerprints.
-pub fn fresh_table_key() -> Result<(u64, u64), SeedError> {
-    fresh_key(random)
+/// A key for the flow table's fingerprints, every word of it from the operating system's random source.
+pub fn fresh_table_key() -> Result<FingerprintKey, SeedError> {
+    loop {
+        let mut words = [0; KEY_WORDS];
+        for word in &mut words {
+            *word = random()?;
+        }
+        let key = FingerprintKey::from_words(words);
+        if !key.is_unset() {
+            return Ok(key);
+        }
+    }
 }
 
 pub fn random() -> Result<u64, SeedError> {
@@ -194,6 +206,16 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(missing(&[first], Some(b"another")).unwrap()[&0], other);
+    }
+
+    #[test]
+    fn table_keys_are_random_in_every_word() {
+        let keys = [fresh_table_key().unwrap(), fresh_table_key().unwrap()].map(|key| key.words());
+        let mut words = keys.concat();
+        words.sort_unstable();
+        words.dedup();
+        // 44 words meet with probability 2^-54.
+        assert_eq!(words.len(), 2 * KEY_WORDS);
     }
 
     #[test]

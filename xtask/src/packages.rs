@@ -48,6 +48,10 @@ pub fn to_test() -> Vec<Package> {
         package("curl", "a real client"),
         package("netcat-openbsd", "a real client of raw TCP and UDP"),
         package("tcpdump", "captures for failing tests"),
+        package(
+            "prometheus",
+            "checks the alert rules and runs their tests (promtool)",
+        ),
     ]);
     all
 }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     bindings::BPF_F_MMAPABLE,
-    btf_maps::{Array, HashMap, RingBuf},
+    btf_maps::{Array, RingBuf},
     helpers::{bpf_get_smp_processor_id, bpf_jiffies64},
     macros::btf_map,
     programs::XdpContext,
@@ -17,11 +17,15 @@ use lb_common::{
     sample::Sample,
     seed::Seed,
     service::{Service, ServiceKey},
+    service_index::ServiceEntry,
     settings::Settings,
     shared::Word,
     vip_filter,
 };
-use lb_ebpf::tables::{Tables, Warning};
+use lb_ebpf::{
+    service,
+    tables::{Tables, Warning},
+};
 
 const MMAP: usize = BPF_F_MMAPABLE as usize;
 
@@ -33,7 +37,9 @@ static SETTINGS: Array<Settings, { map_names::SETTINGS.capacity }, MMAP> = Array
 #[btf_map]
 static VIP_FILTER: Array<Filter, { map_names::VIP_FILTER.capacity }, MMAP> = Array::new();
 #[btf_map]
-static SERVICES: HashMap<ServiceKey, Service, { map_names::SERVICES.capacity }> = HashMap::new();
+static SERVICE_HEADS: Array<Word, { map_names::SERVICE_HEADS.capacity }, MMAP> = Array::new();
+#[btf_map]
+static SERVICES: Array<ServiceEntry, { map_names::SERVICES.capacity }, MMAP> = Array::new();
 #[btf_map]
 static BACKENDS: Array<Backend, { map_names::BACKENDS.capacity }, MMAP> = Array::new();
 #[btf_map]
@@ -98,9 +104,9 @@ impl Tables for KernelTables<'_> {
     }
 
     #[inline(always)]
-    fn service(&self, key: &ServiceKey) -> Option<&Service> {
-        // SAFETY: an entry removed meanwhile keeps its memory until this run of the program ends (RCU).
-        unsafe { SERVICES.get(key) }
+    fn service(&self, key: &ServiceKey, settings: &Settings) -> Option<&Service> {
+        let head = |index| SERVICE_HEADS.get(index).map(Word::load);
+        service::walk(key, settings, head, |index| SERVICES.get(index))
     }
 
     #[inline(always)]

@@ -284,12 +284,14 @@ impl Expect {
         }
         if let Some((bucket, way)) = self.place {
             let there = after.flows[bucket * 8 + way * 2];
-            if Some(there) != packet.fingerprint(world.table_key()) {
+            if Some(there) != packet.fingerprint(&world.settings.table_key) {
                 lines.push(format!("bucket {bucket}, way {way} holds {there:#x}"));
             }
         }
         if let Some(wanted) = self.flow {
-            let fingerprint = packet.fingerprint(world.table_key()).expect("an IP packet");
+            let fingerprint = packet
+                .fingerprint(&world.settings.table_key)
+                .expect("an IP packet");
             let found = after.flow(fingerprint);
             if found.map(|value| (value.state, value.backend.id())) != wanted {
                 lines.push(format!("flow {found:?}, expected {}", named(wanted)));

@@ -104,7 +104,7 @@ impl Tables for MemoryTables {
             .is_some_and(|word| word >> (bit % 64) & 1 != 0)
     }
 
-    fn service(&self, key: &ServiceKey) -> Option<&Service> {
+    fn service(&self, key: &ServiceKey, _: &Settings) -> Option<&Service> {
         self.services.get(key)
     }
 

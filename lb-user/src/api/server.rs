@@ -24,7 +24,10 @@ use super::{
         PlanText, Rotate, Seed, Status,
     },
 };
-use crate::api::types;
+use crate::{
+    api::types,
+    watch::{record::Reading, report::SkewReport},
+};
 
 /// Octets of the largest body: a file of some ten thousand backends.
 const BODY_LIMIT: usize = 16 << 20;
@@ -41,6 +44,8 @@ pub trait Backend: Send + Sync + 'static {
     fn backends(&self, filter: &Filter) -> Result<Vec<types::Backend>, Refusal>;
     fn seeds(&self) -> Vec<Seed>;
     fn flows(&self, filter: &Filter) -> Result<Flows, Refusal>;
+    fn skew(&self, filter: &Filter) -> Result<SkewReport, Refusal>;
+    fn skew_counters(&self) -> Result<Reading, Refusal>;
     fn events(&self, query: EventsQuery) -> Vec<Event>;
     fn plan(&self) -> impl Future<Output = Result<PlanText, Refusal>> + Send;
     fn explain(&self, query: ExplainQuery) -> impl Future<Output = Result<Explanation, Refusal>> + Send;
@@ -109,6 +114,16 @@ fn router<B: Backend>(allowed: Allowed, backend: Arc<B>) -> Router {
             get(|State(b): State<Arc<B>>, Query(filter): Query<Filter>| async move {
                 tokio::task::block_in_place(|| b.flows(&filter)).map(Json)
             }),
+        )
+        .route(
+            "/v1/skew",
+            get(|State(b): State<Arc<B>>, Query(filter): Query<Filter>| async move {
+                tokio::task::block_in_place(|| b.skew(&filter)).map(Json)
+            }),
+        )
+        .route(
+            "/v1/skew/counters",
+            get(|State(b): State<Arc<B>>| async move { tokio::task::block_in_place(|| b.skew_counters()).map(Json) }),
         )
         .route(
             "/v1/events",

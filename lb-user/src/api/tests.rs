@@ -20,7 +20,10 @@ use super::{
         FlowTable, Flows, PlanText, Rotate, Seed, ServiceSettings, Status,
     },
 };
-use crate::state::desired::Protocol;
+use crate::{
+    state::desired::Protocol,
+    watch::{record::Reading, report::SkewReport},
+};
 
 /// Echoes what it was asked.
 struct Echo;
@@ -59,6 +62,15 @@ impl Backend for Echo {
             flows: Vec::new(),
             truncated: false,
         })
+    }
+
+    fn skew(&self, filter: &Filter) -> Result<SkewReport, Refusal> {
+        let error = format!("{:?}", filter.service);
+        Err(Refusal::new(RefusalKind::NotFound, error, "look"))
+    }
+
+    fn skew_counters(&self) -> Result<Reading, Refusal> {
+        Err(Refusal::new(RefusalKind::Unavailable, "starting", "wait"))
     }
 
     fn events(&self, query: EventsQuery) -> Vec<Event> {

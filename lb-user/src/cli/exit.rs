@@ -32,6 +32,9 @@ pub const NOT_FOUND: u8 = 7;
 /// What was to be added is there already.
 pub const EXISTS: u8 = 8;
 
+/// Traffic is not spread as it should be, or a self-check failed. An answer, not an error.
+pub const UNEVEN: u8 = 9;
+
 /// The end of `evenkeel --help`.
 pub const HELP: &str = "\
 Exit codes, and `reason` in the errors that --json prints:
@@ -43,10 +46,11 @@ Exit codes, and `reason` in the errors that --json prints:
   2              wrong command line
   3  unreachable no daemon answers on the socket
   4  conflict    it conflicts with what is there: the revision is not --if-revision, the file has it
-  5  deadline    the deadline passed before the work was done (drain --wait)
+  5  deadline    the deadline passed before the work was done (drain --wait, bench)
   6  forbidden   not permitted to use the daemon
   7  not_found   there is no such service, backend or CPU
-  8  exists      what was to be added is there already";
+  8  exists      what was to be added is there already
+  9              uneven: an alarm stands or a self-check failed (skew, explain-skew, bench distribution)";
 
 /// An exit code, or an error to be printed.
 pub type Outcome = anyhow::Result<u8>;
@@ -208,7 +212,7 @@ mod tests {
                 lines.any(|line| line.get(5..).is_some_and(|line| line.starts_with(shown.reason)));
             assert!(documented, "{shown:?}");
         }
-        for code in [OK, USAGE] {
+        for code in [OK, USAGE, UNEVEN] {
             assert!(HELP.contains(&format!("\n  {code}  ")), "{code}");
         }
     }

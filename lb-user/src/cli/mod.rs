@@ -3,6 +3,7 @@
 mod apply;
 mod backend;
 mod backends;
+mod bench;
 mod check;
 mod completions;
 mod decap;
@@ -11,6 +12,7 @@ pub mod duration;
 mod events;
 pub mod exit;
 mod explain;
+mod explain_skew;
 mod flows;
 mod plan;
 mod reload;
@@ -18,6 +20,7 @@ mod run;
 mod seeds;
 mod service;
 mod services;
+mod skew;
 mod status;
 pub mod table;
 
@@ -64,6 +67,12 @@ enum Command {
     Backends(backends::Args),
     /// Seeds: generation, age, next rotation; `seeds rotate` makes new ones.
     Seeds(seeds::Args),
+    /// Is traffic spread as it should be: shares, evidence, effect, cause, what was done and what to do.
+    Skew(skew::Args),
+    /// What a recording of the spread shows; needs no daemon.
+    ExplainSkew(explain_skew::Args),
+    /// Gates for staging: judge the spread of real traffic.
+    Bench(bench::Args),
     /// What the flow table holds.
     Flows(flows::Args),
     /// What happened lately.
@@ -109,6 +118,7 @@ fn dispatch(cli: Cli) -> Outcome {
     match cli.command {
         Command::Run(args) => run::run(args, &context),
         Command::Check(args) => check::run(&args, &context),
+        Command::ExplainSkew(args) => explain_skew::run(&args, &context),
         Command::Detach(args) => detach::run(&args, &context),
         Command::Decap(args) => decap::run(&args, &context),
         Command::Completions(args) => completions::run(&args, &mut Cli::command()),
@@ -131,6 +141,8 @@ fn ask(command: Command, context: &Context) -> Outcome {
             Command::Services => services::run(context).await,
             Command::Backends(args) => backends::run(args, context).await,
             Command::Seeds(args) => seeds::run(args, context).await,
+            Command::Skew(args) => skew::run(args, context).await,
+            Command::Bench(args) => bench::run(args, context).await,
             Command::Flows(args) => flows::run(args, context).await,
             Command::Events(args) => events::run(&args, context).await,
             Command::Explain(args) => explain::run(&args, context).await,
@@ -138,6 +150,7 @@ fn ask(command: Command, context: &Context) -> Outcome {
             Command::Backend(args) => backend::run(args, context).await,
             Command::Run(_)
             | Command::Check(_)
+            | Command::ExplainSkew(_)
             | Command::Detach(_)
             | Command::Decap(_)
             | Command::Completions(_)

@@ -1,28 +1,74 @@
 //! `evenkeel status`: one screen that can be read at three in the morning.
 
+use serde::Serialize;
+
 use super::{
     Context, duration, events,
     exit::Outcome,
-    flows, services,
+    flows, services, skew,
     table::{self, Paint, Table},
 };
-use crate::api::types::{Seed, Status};
+use crate::{
+    api::{
+        client::ClientError,
+        types::{RefusalKind, Seed, Status},
+    },
+    watch::report::SkewReport,
+};
 
 /// Services shown before the rest is left to `evenkeel services`.
 const SERVICES_SHOWN: usize = 20;
 
-pub(super) async fn run(context: &Context) -> Outcome {
-    let status: Status = context.client().get("/v1/status").await?;
-    context.print(&status, |paint| render(&status, paint))
+/// The daemon's status, and its spread in one line.
+#[derive(Debug, Serialize)]
+struct Screen {
+    #[serde(flatten)]
+    status: Status,
+    /// `None` while the daemon does not watch it yet.
+    spread: Option<Spread>,
 }
 
-fn render(status: &Status, paint: Paint) -> String {
+#[derive(Debug, Serialize)]
+struct Spread {
+    /// An alarm stands or a self-check failed.
+    alarm: bool,
+    verdict: String,
+}
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let client = context.client();
+    let status: Status = client.get("/v1/status").await?;
+    let report: Result<SkewReport, ClientError> = client.get("/v1/skew").await;
+    let report = match report {
+        Ok(report) => Some(report),
+        Err(ClientError::Refused { failure, .. }) if failure.reason == RefusalKind::Unavailable => None,
+        Err(error) => return Err(error.into()),
+    };
+    let spread = report.as_ref().map(|report| Spread {
+        alarm: report.is_alarm(),
+        verdict: skew::headline::headline(report, Paint::PLAIN),
+    });
+    let screen = Screen { status, spread };
+    context.print(&screen, |paint| {
+        let line = report
+            .as_ref()
+            .map(|report| skew::headline::headline(report, paint));
+        render(&screen.status, line.as_deref(), paint)
+    })
+}
+
+fn render(status: &Status, spread: Option<&str>, paint: Paint) -> String {
     let mut text = head(status, paint);
     text.push_str(&problems(status, paint));
     text.push_str(&interfaces(status, paint));
     text.push_str(&service_table(status, paint));
     text.push_str(&format!(
-        "\n{}   {}\n",
+        "\n{}  {}\n",
+        paint.head("SPREAD"),
+        spread.unwrap_or("not watched yet")
+    ));
+    text.push_str(&format!(
+        "{}   {}\n",
         paint.head("FLOWS"),
         flows::fill(&status.flow_table, paint)
     ));
@@ -237,7 +283,8 @@ mod tests {
 
     #[test]
     fn status_is_one_screen() {
-        let text = render(&example(), Paint::PLAIN);
+        let spread = skew::headline::headline(&skew::tests::firing(), Paint::PLAIN);
+        let text = render(&example(), Some(&spread), Paint::PLAIN);
         assert!(text.lines().count() <= 40, "{text}");
         insta::assert_snapshot!(text);
     }
@@ -253,11 +300,18 @@ mod tests {
             recent_events: vec![],
             ..example()
         };
-        insta::assert_snapshot!(render(&status, Paint::PLAIN));
+        insta::assert_snapshot!(render(&status, None, Paint::PLAIN));
     }
 
     #[test]
     fn json_is_stable() {
-        insta::assert_json_snapshot!(example());
+        let report = skew::tests::quiet();
+        insta::assert_json_snapshot!(Screen {
+            status: example(),
+            spread: Some(Spread {
+                alarm: report.is_alarm(),
+                verdict: skew::headline::headline(&report, Paint::PLAIN),
+            }),
+        });
     }
 }

@@ -10,16 +10,22 @@ use super::{
     document::Document,
     keys,
     problem::{Place, Problems},
-    sections::Datapath,
+    sections::{Datapath, Skew},
     spec::ServiceSpec,
 };
 
-const SECTIONS: [&str; 6] = ["datapath", "api", "metrics", "state", "seeds", "service"];
+const SECTIONS: [&str; 7] = ["datapath", "api", "metrics", "state", "seeds", "skew", "service"];
 /// Interface names are shorter than the kernel's IFNAMSIZ.
 const MAX_INTERFACE_NAME: usize = 15;
 /// 2^28 flows are 8 GiB of table.
 const MAX_FLOWS: u32 = 1 << 28;
 const MAX_SERVICES: u32 = 1 << 20;
+/// False alarms of a host a year: from one in a thousand years to three a day.
+const FALSE_ALARMS: (f64, f64) = (0.001, 1000.0);
+/// Seconds between checks of the spread.
+const LONGEST_INTERVAL: u32 = 60;
+/// One a second.
+const MOST_ROTATIONS: u32 = 3600;
 
 pub(super) fn read(text: &str, file: &str) -> Result<Config, Problems> {
     let mut document = Document::parse(text, file)?;
@@ -31,6 +37,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Config, Problems> {
         metrics: document.section("metrics", keys::METRICS).unwrap_or_default(),
         state: document.section("state", keys::STATE).unwrap_or_default(),
         seeds: document.section("seeds", keys::SEEDS).unwrap_or_default(),
+        skew: document.section("skew", keys::SKEW).unwrap_or_default(),
         services: document.services(),
         datapath: datapath.clone().unwrap_or_else(Datapath::placeholder),
     };
@@ -41,6 +48,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Config, Problems> {
         document.problem(Place::File, "there is no section [datapath]", remedy);
     }
     check_other_sections(&config, &mut document);
+    check_skew(&config.skew, &mut document);
     document.finish(config)
 }
 
@@ -104,6 +112,38 @@ fn check_datapath(datapath: &Datapath, document: &mut Document) {
             at("pin_directory"),
             "the path is relative",
             "use an absolute path on a bpffs",
+        );
+    }
+}
+
+fn check_skew(skew: &Skew, document: &mut Document) {
+    let at = |key: &str| Place::Section {
+        section: "skew".into(),
+        key: key.into(),
+    };
+    let (least, most) = FALSE_ALARMS;
+    let budget = skew.false_alarms_per_year;
+    if !(least..=most).contains(&budget) {
+        let what = format!("false_alarms_per_year = {budget} is out of range");
+        let remedy = format!("use {least} to {most}; 1 is one a year for the whole host");
+        document.problem(at("false_alarms_per_year"), what, remedy);
+    }
+    if skew.interval.get() > LONGEST_INTERVAL {
+        let what = format!(
+            "{} between checks are too long to notice a fault in time",
+            skew.interval
+        );
+        document.problem(at("interval"), what, format!("use 1s to {LONGEST_INTERVAL}s"));
+    }
+    if skew.rotations_per_hour > MOST_ROTATIONS {
+        let what = format!(
+            "{} rotations an hour are more than the cooldown lets through",
+            skew.rotations_per_hour
+        );
+        document.problem(
+            at("rotations_per_hour"),
+            what,
+            format!("use 0 to {MOST_ROTATIONS}"),
         );
     }
 }

@@ -50,6 +50,23 @@ pub(super) const SEEDS: &[Key] = &[
     path("fleet_secret_file"),
 ];
 
+pub(super) const SKEW: &[Key] = &[
+    time("interval"),
+    Key::new(
+        "false_alarms_per_year",
+        "a number",
+        "write one, like 1.0, without quotes",
+    ),
+    Key::new("auto_heal", "true or false", "write one of them, without quotes"),
+    Key::new(
+        "auto_heal_services",
+        "a table of services with true or false",
+        "write one like { web = false }",
+    ),
+    count("rotations_per_hour"),
+    time("cooldown"),
+];
+
 pub(super) const SERVICE: &[Key] = &[
     Key::new("name", "a name", r#"write one in quotes, like "web""#).required(),
     address("vip").required(),

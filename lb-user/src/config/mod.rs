@@ -15,15 +15,18 @@ mod tests;
 use std::{
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 pub use check::{HostFacts, check_host, validate};
 pub use problem::{Place, Problem, Problems};
 pub use seconds::Seconds;
-pub use sections::{Api, Datapath, Listen, Metrics, Seeds, StateSettings, XdpMode};
+pub use sections::{Api, Datapath, Listen, Metrics, Seeds, Skew, StateSettings, XdpMode};
 pub use spec::{BackendSpec, Port, ServiceSpec};
 
-use crate::state::desired::DesiredSettings;
+use lb_common::fingerprint::FingerprintKey;
+
+use crate::{skew::state::Limits, state::desired::DesiredSettings, watch::monitor};
 
 /// A configuration without known faults.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +38,7 @@ pub struct Config {
     pub metrics: Metrics,
     pub state: StateSettings,
     pub seeds: Seeds,
+    pub skew: Skew,
     pub services: Vec<ServiceSpec>,
 }
 
@@ -62,8 +66,31 @@ impl Config {
         Self::from_str(&text, &path.display().to_string()).map_err(ConfigError::Problems)
     }
 
+    /// How the spread of new flows is watched.
+    pub fn watch_settings(&self) -> monitor::Settings {
+        let Skew {
+            interval,
+            false_alarms_per_year,
+            auto_heal,
+            rotations_per_hour,
+            cooldown,
+            ..
+        } = self.skew;
+        monitor::Settings {
+            interval: interval.duration(),
+            false_alarms_per_year,
+            auto_heal,
+            auto_heal_services: self.skew.auto_heal_services.clone(),
+            limits: Limits {
+                most: rotations_per_hour,
+                window: Duration::from_secs(3600),
+                cooldown: cooldown.duration(),
+            },
+        }
+    }
+
     /// What the datapath is told; the key is used only while its maps hold none.
-    pub fn desired_settings(&self, table_key: (u64, u64), sample_bits: u32) -> DesiredSettings {
+    pub fn desired_settings(&self, table_key: FingerprintKey, sample_bits: u32) -> DesiredSettings {
         DesiredSettings {
             table_key,
             sample_bits,

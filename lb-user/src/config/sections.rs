@@ -1,6 +1,6 @@
 //! The sections of the file beside services, with their defaults.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use lb_common::flow::{FlowBucket, WAYS};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,24 @@ pub struct Seeds {
     pub fleet_secret_file: Option<PathBuf>,
 }
 
+/// `[skew]`: how the spread of new flows is watched, and what is done about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Skew {
+    /// Between checks.
+    pub interval: Seconds,
+    /// Of the whole host, on average at most so many.
+    pub false_alarms_per_year: f64,
+    /// Whether remedies are carried out without being asked for.
+    pub auto_heal: bool,
+    /// Services for which that is otherwise.
+    pub auto_heal_services: BTreeMap<String, bool>,
+    /// New seeds because of an alarm, at most so often; 0: never. Writing again what was falsified takes nothing of it.
+    pub rotations_per_hour: u32,
+    /// Between two of them.
+    pub cooldown: Seconds,
+}
+
 fn default_pin_directory() -> PathBuf {
     "/sys/fs/bpf/evenkeel".into()
 }
@@ -184,6 +202,19 @@ impl Default for Seeds {
             interval: Seconds(600),
             jitter: 0.2,
             fleet_secret_file: None,
+        }
+    }
+}
+
+impl Default for Skew {
+    fn default() -> Self {
+        Self {
+            interval: Seconds(1),
+            false_alarms_per_year: 1.0,
+            auto_heal: true,
+            auto_heal_services: BTreeMap::new(),
+            rotations_per_hour: 4,
+            cooldown: Seconds(60),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Configurations as text: what is read, and what is refused on which line with which advice.
 
+use lb_common::fingerprint::FingerprintKey;
 use proptest::prelude::*;
 
 use super::*;
@@ -33,6 +34,14 @@ directory = "/srv/lb"
 interval = "1m"
 jitter = 0.5
 fleet_secret_file = "/etc/lb.secret"
+
+[skew]
+interval = "2s"
+false_alarms_per_year = 12
+auto_heal = false
+auto_heal_services = { web = true }
+rotations_per_hour = 0
+cooldown = "5m"
 
 [[service]]
 name = "web"
@@ -102,9 +111,10 @@ fn every_default() {
 
 #[test]
 fn settings_of_the_datapath_follow() {
+    let key = FingerprintKey::from_words([7; _]);
     let settings = Config::from_str(FULL, "lb.toml")
         .unwrap()
-        .desired_settings((1, 2), 9);
+        .desired_settings(key, 9);
     assert_eq!(
         (
             settings.new_timeout,
@@ -113,7 +123,7 @@ fn settings_of_the_datapath_follow() {
         ),
         (5, 3600, 3)
     );
-    assert_eq!((settings.table_key, settings.sample_bits), ((1, 2), 9));
+    assert_eq!((settings.table_key, settings.sample_bits), (key, 9));
 }
 
 #[test]
@@ -214,6 +224,14 @@ fn one_wrong_line_at_a_time() {
         ("[datapath]", "[metrics]\nlisten = \"9890\"\n[datapath]"),
         ("[datapath]", "[api]\ngroup = \"\"\n[datapath]"),
         ("[datapath]", "[state]\ndirectory = \"state\"\n[datapath]"),
+        ("[datapath]", "[skew]\ninterval = \"2m\"\n[datapath]"),
+        ("[datapath]", "[skew]\nfalse_alarms_per_year = 0\n[datapath]"),
+        ("[datapath]", "[skew]\nfalse_alarms_per_year = nan\n[datapath]"),
+        ("[datapath]", "[skew]\nrotations_per_hour = 5000\n[datapath]"),
+        (
+            "[datapath]",
+            "[skew]\nauto_heal_services = { web = 1 }\n[datapath]",
+        ),
         ("[datapath]\ninterfaces = [\"eth0\"]\n", ""),
         ("[[service]]", "[service]"),
         ("name = \"web\"\n", ""),
@@ -261,6 +279,7 @@ fn a_value_that_cannot_be_read_is_named_with_its_key_and_line() {
         (keys::METRICS, "[metrics]\n", "metrics"),
         (keys::STATE, "[state]\n", "state"),
         (keys::SEEDS, "[seeds]\n", "seeds"),
+        (keys::SKEW, "[skew]\n", "skew"),
         (keys::SERVICE, service, "service web"),
         (keys::BACKEND, &backend, "service web"),
     ];

@@ -111,6 +111,10 @@ impl Controller {
                 return Err(refusal);
             }
         };
+        if let Some(watch) = self.shared.skew.get() {
+            watch.configure(self.config.watch_settings());
+        }
+        self.limit_seed_age();
         let rhythm = &self.config.seeds;
         let random = || crate::seeds::random().unwrap_or(u64::MAX / 2);
         if (rhythm.interval, rhythm.jitter) != (old.seeds.interval, old.seeds.jitter) {

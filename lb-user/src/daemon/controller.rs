@@ -53,6 +53,8 @@ pub struct Controller {
     pub(super) datapath: Datapath,
     pub(super) seed_clock: SeedClock,
     pub(super) shared: Arc<Shared>,
+    /// The controller's own queue, for those that it starts.
+    pub(super) commands: mpsc::Sender<Command>,
     pub(super) not_ready: Vec<String>,
     pub(super) troubles: BTreeMap<&'static str, Problem>,
 }
@@ -125,6 +127,12 @@ impl Controller {
             }
             Command::Plan(reply) => {
                 let _ = reply.send(block_in_place(|| self.dry_run()));
+            }
+            Command::Heal(remedy, reply) => {
+                let _ = reply.send(block_in_place(|| self.heal(&remedy)));
+            }
+            Command::SampleBits(bits, reply) => {
+                let _ = reply.send(block_in_place(|| self.sample(bits)));
             }
             Command::Explain(query, reply) => {
                 let view = self.shared.view();

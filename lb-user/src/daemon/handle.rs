@@ -5,12 +5,16 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{flow_reads, reads, shared::Shared};
-use crate::api::{
-    server::{Backend, Refusal, RefusalKind},
-    types::{
-        self, ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Filter, Flows,
-        PlanText, Rotate, Seed, Status,
+use crate::{
+    api::{
+        server::{Backend, Refusal, RefusalKind},
+        types::{
+            self, ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Filter, Flows,
+            PlanText, Rotate, Seed, Status,
+        },
     },
+    skew::state::Remedy,
+    watch::{record::Reading, report::SkewReport},
 };
 
 /// Changes that may wait for the controller.
@@ -30,6 +34,10 @@ pub enum Command {
     Rotate(Rotate, Reply<Done>),
     Plan(Reply<PlanText>),
     Explain(ExplainQuery, Reply<Explanation>),
+    /// A remedy of the watch; answers how many steps it took.
+    Heal(Remedy, oneshot::Sender<Result<usize, String>>),
+    /// Sample new flows of whose hash so many low bits are zero.
+    SampleBits(u32, oneshot::Sender<Result<(), String>>),
 }
 
 /// Cheap to clone; the controller ends without regard to handles.
@@ -71,6 +79,14 @@ impl Backend for Handle {
 
     fn flows(&self, filter: &Filter) -> Result<Flows, Refusal> {
         flow_reads::flows(&self.shared, filter)
+    }
+
+    fn skew(&self, filter: &Filter) -> Result<SkewReport, Refusal> {
+        reads::skew(&self.shared, filter)
+    }
+
+    fn skew_counters(&self) -> Result<Reading, Refusal> {
+        reads::skew_counters(&self.shared)
     }
 
     fn events(&self, query: EventsQuery) -> Vec<Event> {

@@ -15,12 +15,14 @@ mod undo;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
     time::Instant,
 };
 
 use super::{
     bring::{Changed, unix_now},
     next_hops::{self, NextHops},
+    publish,
 };
 use crate::{
     apply::{Applier, ApplyError},
@@ -32,8 +34,10 @@ use crate::{
     state::{
         desired::{Desired, DesiredSettings, desired_from, desired_service},
         last_known_good::{Store, StoreError},
+        observed::Observed,
         overlay::{Effective, Overlay},
     },
+    watch::published::Board,
 };
 use undo::Undo;
 
@@ -50,6 +54,15 @@ pub(super) struct Ledger<M> {
     pub applier: Applier,
     pub tables: SlotTableCache,
     pub store: Store,
+    /// What was written, for the watch to compare with.
+    pub board: Arc<Board>,
+}
+
+/// A plan, and the maps that it was made from.
+struct Planned {
+    plan: Plan,
+    observed: Observed,
+    scope: Scope,
 }
 
 /// A change of services that was found in order and is not in force yet.
@@ -126,6 +139,7 @@ impl<M: MapReader + MapWriter> Ledger<M> {
             applier: Applier::taking_over(),
             tables: SlotTableCache::default(),
             store,
+            board: Arc::default(),
         }
     }
 
@@ -148,8 +162,9 @@ impl<M: MapReader + MapWriter> Ledger<M> {
         trigger: Trigger,
         recorder: &Recorder,
     ) -> Result<usize, BringError> {
-        let plan = self.plan(scope, trigger, recorder)?;
-        self.apply(&plan, trigger, recorder).map_err(BringError::Apply)
+        let planned = self.plan(scope, trigger, recorder)?;
+        self.carry_out(&planned, trigger, recorder)
+            .map_err(BringError::Apply)
     }
 
     /// Brings a change about, or leaves everything as it was.
@@ -163,14 +178,14 @@ impl<M: MapReader + MapWriter> Ledger<M> {
                 let saved = self.store.save(&draft.overlay, unix_now());
                 saved.map(|()| plan).map_err(NotEntered::Unsaved)
             });
-        let plan = match planned {
-            Ok(plan) => plan,
+        let planned = match planned {
+            Ok(planned) => planned,
             Err(error) => {
                 self.restore(undo);
                 return Err(error);
             }
         };
-        match self.apply(&plan, draft.trigger, recorder) {
+        match self.carry_out(&planned, draft.trigger, recorder) {
             Ok(steps) => {
                 self.overlay = draft.overlay;
                 Ok(Entered {
@@ -196,11 +211,11 @@ impl<M: MapReader + MapWriter> Ledger<M> {
         }
     }
 
-    fn plan(&mut self, scope: &Scope, trigger: Trigger, recorder: &Recorder) -> Result<Plan, BringError> {
+    fn plan(&mut self, scope: &Scope, trigger: Trigger, recorder: &Recorder) -> Result<Planned, BringError> {
         let start = Instant::now();
-        let planned = match self.dry_run(scope) {
+        let planned = match self.look_and_plan(scope) {
             Err(BringError::Plan(PlanError::Backends { .. })) if self.make_room(trigger, recorder)? => {
-                self.dry_run(scope)
+                self.look_and_plan(scope)
             }
             planned => planned,
         };
@@ -214,8 +229,37 @@ impl<M: MapReader + MapWriter> Ledger<M> {
 
     /// The plan for `scope`; nothing is written.
     pub fn dry_run(&mut self, scope: &Scope) -> Result<Plan, BringError> {
+        Ok(self.look_and_plan(scope)?.plan)
+    }
+
+    fn look_and_plan(&mut self, scope: &Scope) -> Result<Planned, BringError> {
         let observed = self.maps.observe(scope).map_err(BringError::Observe)?;
-        make_plan(&self.desired, &observed, scope, &mut self.tables).map_err(BringError::Plan)
+        let plan = make_plan(&self.desired, &observed, scope, &mut self.tables).map_err(BringError::Plan)?;
+        Ok(Planned {
+            plan,
+            observed,
+            scope: scope.clone(),
+        })
+    }
+
+    /// Applies a plan and publishes what the maps hold by it.
+    fn carry_out(
+        &mut self,
+        planned: &Planned,
+        trigger: Trigger,
+        recorder: &Recorder,
+    ) -> Result<usize, ApplyError> {
+        let Planned {
+            plan,
+            observed,
+            scope,
+        } = planned;
+        let board = Arc::clone(&self.board);
+        let writing = board.writing();
+        let steps = self.apply(plan, trigger, recorder)?;
+        let before = board.read();
+        writing.publish(publish::after(&before, &self.desired, scope, observed, plan));
+        Ok(steps)
     }
 
     /// Frees the entries that an apply left to no service when it was cut short; answers whether there were any. What a

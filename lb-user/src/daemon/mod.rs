@@ -6,10 +6,12 @@ mod controller;
 mod edits;
 pub mod flow_reads;
 mod handle;
+mod heal;
 pub mod host;
 mod ledger;
 pub mod logging;
 mod next_hops;
+mod publish;
 pub mod reads;
 mod reconcile;
 mod seed_clock;
@@ -20,6 +22,7 @@ pub mod view;
 
 use std::path::PathBuf;
 
+pub use handle::Command;
 pub use ledger::BringError;
 
 /// What the command line says about a run.

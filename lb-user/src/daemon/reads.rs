@@ -15,6 +15,7 @@ use crate::{
         types::{self, Filter, FlowTable, Interface, Problem, Seed, Status, Totals},
     },
     state::desired::BackendState,
+    watch::{record::Reading, report::SkewReport},
 };
 
 /// Events shown by `status`.
@@ -284,6 +285,30 @@ pub(super) fn matches_backend(filter: &Filter, address: IpAddr) -> bool {
     filter
         .backend
         .is_none_or(|wanted| wanted.to_canonical() == address)
+}
+
+/// The spread of new flows, of one service or of all.
+pub fn skew(shared: &Shared, filter: &Filter) -> Result<SkewReport, Refusal> {
+    let desk = shared.skew.get().ok_or_else(not_watched)?;
+    let name = filter.service.as_deref();
+    desk.report(name).ok_or_else(|| {
+        let error = format!("there is no service {:?}", name.unwrap_or_default());
+        Refusal::new(RefusalKind::NotFound, error, "list them with `evenkeel services`")
+    })
+}
+
+/// Counters of the spread as they are now.
+pub fn skew_counters(shared: &Shared) -> Result<Reading, Refusal> {
+    Ok(shared.skew.get().ok_or_else(not_watched)?.reading())
+}
+
+fn not_watched() -> Refusal {
+    let error = "the daemon does not watch the spread yet: it is starting";
+    Refusal::new(
+        RefusalKind::Unavailable,
+        error,
+        "ask again when `evenkeel status` says ready",
+    )
 }
 
 pub fn seeds(shared: &Shared) -> Vec<Seed> {

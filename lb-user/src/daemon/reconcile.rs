@@ -47,6 +47,9 @@ impl Controller {
     /// Compares all maps with what they should hold, and puts right what differs; interfaces too.
     pub(super) fn reconcile(&mut self) {
         self.reattach();
+        if let Some(watch) = self.shared.skew.get() {
+            watch.look_before_repair();
+        }
         let result = self.bring_about(&Scope::All, Trigger::Reconcile);
         self.note_outcome(&result, "reconcile");
         if let Ok(steps) = result

@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(30);
 
 /// Why seeds could not be rotated.
 #[derive(Debug, thiserror::Error)]
-enum RotateError {
+pub(super) enum RotateError {
     #[error(transparent)]
     Random(#[from] SeedError),
     #[error("cannot write the new seeds")]
@@ -99,8 +99,19 @@ impl Controller {
         })
     }
 
-    fn rotate(&mut self, indices: &BTreeSet<u32>, cause: RotationCause) -> Result<usize, RotateError> {
-        let mut renewed = seeds::rotate(&self.ledger.maps.seeds(), Which::All)?;
+    pub(super) fn rotate(
+        &mut self,
+        indices: &BTreeSet<u32>,
+        cause: RotationCause,
+    ) -> Result<usize, RotateError> {
+        // Generations go on from what was written, whatever else may stand in the maps.
+        let mut known = self.ledger.maps.seeds();
+        for (index, seed) in &self.ledger.desired.seeds {
+            if let Some(known) = known.get_mut(*index as usize) {
+                *known = *seed;
+            }
+        }
+        let mut renewed = seeds::rotate(&known, Which::All)?;
         renewed.retain(|index, _| indices.contains(index));
         self.write_seeds(renewed, cause)
     }

@@ -2,8 +2,11 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
-    time::Instant,
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use super::view::View;
@@ -12,6 +15,7 @@ use crate::{
     events::Events,
     maps,
     metrics::Recorder,
+    watch::Desk,
 };
 
 /// Shared by the controller, the interface and the metrics.
@@ -23,8 +27,12 @@ pub struct Shared {
     pub started: Instant,
     pub config_file: PathBuf,
     pub pin_directory: PathBuf,
+    /// What watches the spread of new flows, from the first state on.
+    pub skew: OnceLock<Arc<Desk>>,
     view: RwLock<Arc<View>>,
     census: RwLock<Arc<Census>>,
+    /// Seconds.
+    seed_age_limit: AtomicU64,
 }
 
 /// A count of the flow table.
@@ -47,8 +55,10 @@ impl Shared {
             started: Instant::now(),
             config_file,
             pin_directory,
+            skew: OnceLock::new(),
             view: RwLock::new(Arc::new(view)),
             census: RwLock::new(Arc::new(census)),
+            seed_age_limit: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -59,6 +69,15 @@ impl Shared {
 
     pub fn publish(&self, view: View) {
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+
+    /// How old a CPU's seed may become before that is a failure.
+    pub fn seed_age_limit(&self) -> Duration {
+        Duration::from_secs(self.seed_age_limit.load(Ordering::Relaxed))
+    }
+
+    pub fn set_seed_age_limit(&self, limit: Duration) {
+        self.seed_age_limit.store(limit.as_secs(), Ordering::Relaxed);
     }
 
     /// The last count of the flow table.

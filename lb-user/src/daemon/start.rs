@@ -36,6 +36,7 @@ use crate::{
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
     state::{last_known_good::Store, overlay::Overlay},
+    watch::Watch,
 };
 
 /// How long the start waits for next hops; backends without one are left out until they have it.
@@ -76,21 +77,25 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             .record(Kind::Degraded, config.state.directory.display().to_string(), note);
     }
     let (commands, mut queue) = mpsc::channel(QUEUE);
-    let _socket = offer(&options, &config, Arc::clone(&shared), commands).await?;
+    let _socket = offer(&options, &config, Arc::clone(&shared), commands.clone()).await?;
     let saved_state = SavedState {
         config,
         overlay,
         store,
     };
-    let mut controller = Controller::new(options, saved_state, datapath, maps, shared)?;
+    let mut controller = Controller::new(options, saved_state, datapath, maps, shared, commands)?;
     let started = match controller.first_state(secret.as_deref(), to_save).await {
-        Ok(()) => controller.attach(),
+        Ok(()) => controller.watch_and_attach(),
         Err(error) => Err(error),
     };
-    if let Err(error) = started {
-        controller.give_up();
-        return Err(error);
-    }
+    let watch = match started {
+        Ok(watch) => watch,
+        Err(error) => {
+            controller.give_up();
+            return Err(error);
+        }
+    };
+    watch.start();
     notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
     let end = controller
         .run(&mut queue)
@@ -187,6 +192,7 @@ impl Controller {
         mut datapath: Datapath,
         maps: PinnedMaps,
         shared: Arc<Shared>,
+        commands: mpsc::Sender<Command>,
     ) -> anyhow::Result<Self> {
         // The task ends with the runtime.
         let _log = datapath.forward_log()?;
@@ -195,9 +201,9 @@ impl Controller {
             overlay,
             store,
         } = saved;
-        let key = match maps.settings() {
-            settings if (settings.table_k0, settings.table_k1) == (0, 0) => seeds::fresh_table_key()?,
-            settings => (settings.table_k0, settings.table_k1),
+        let key = match maps.settings().held_key() {
+            Some(held) => held,
+            None => seeds::fresh_table_key()?,
         };
         let settings = config.desired_settings(key, SAMPLE_BITS);
         let ledger = Ledger::new(&config.services, overlay, settings, maps, store);
@@ -227,6 +233,7 @@ impl Controller {
             datapath,
             seed_clock,
             shared,
+            commands,
             not_ready,
             troubles,
         })
@@ -248,6 +255,14 @@ impl Controller {
             }
             anyhow::Ok(())
         })
+    }
+
+    /// Lets traffic in. The watch has looked before that, so that no flow is missed.
+    fn watch_and_attach(&mut self) -> anyhow::Result<Watch> {
+        let watch = block_in_place(|| self.make_watch()).context("cannot watch the spread of new flows")?;
+        watch.desk.tick(&self.shared.recorder);
+        self.attach()?;
+        Ok(watch)
     }
 
     /// Lets traffic in.

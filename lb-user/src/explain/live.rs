@@ -122,7 +122,7 @@ impl Tables for LiveTables<'_> {
         set
     }
 
-    fn service(&self, key: &ServiceKey) -> Option<&Service> {
+    fn service(&self, key: &ServiceKey, _: &Settings) -> Option<&Service> {
         let found = self.observed.services.get(key);
         self.see(Seen::Service(*key, found.is_some()));
         self.service.set(found.copied());

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use lb_common::{
     backend::{self, Backend, mode},
     flow::FlowValue,
-    flow_hash::Key,
     seed,
     service::ServiceKey,
 };
@@ -65,14 +64,10 @@ pub fn explain(query: &ExplainQuery, maps: &PinnedMaps, view: &View) -> Result<E
     let counters = maps.counters();
     let packet = packet(query);
     let settings = observed.settings;
-    let key = Key {
-        k0: settings.table_k0,
-        k1: settings.table_k1,
-    };
     let question = Question {
         query,
         frame: packet.bytes(),
-        fingerprint: packet.fingerprint(key).unwrap_or_default(),
+        fingerprint: packet.fingerprint(&settings.table_key).unwrap_or_default(),
         ingress: view.attached.first().map_or(0, |interface| interface.index),
         observed: &observed,
         counters: &counters,

@@ -262,7 +262,7 @@ impl MapWriter for InMemoryMaps {
         Ok(self.services.get(key).copied())
     }
 
-    // A system call, so all of it or nothing.
+    // One word switches it, so all of it or nothing.
     fn write_service(&mut self, key: &ServiceKey, service: &Service) -> Result<(), MapError> {
         self.write(|maps, fate| {
             if !fate.is_death() {

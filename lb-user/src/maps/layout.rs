@@ -10,7 +10,7 @@ use lb_common::{
     ids::BackendRef,
     map_names,
     seed::Seed,
-    service::{Service, ServiceKey},
+    service_index::ServiceEntry,
     settings::{LAYOUT_VERSION, Settings},
     vip_filter,
 };
@@ -39,12 +39,8 @@ fn expected() -> impl Iterator<Item = Expected> {
     [
         array::<Settings>(map_names::SETTINGS),
         array::<[u64; vip_filter::WORDS]>(map_names::VIP_FILTER),
-        Expected {
-            name: map_names::SERVICES.name,
-            kind: MapType::Hash,
-            key: size_of::<ServiceKey>() as u32,
-            value: size_of::<Service>() as u32,
-        },
+        array::<u64>(map_names::SERVICE_HEADS),
+        array::<ServiceEntry>(map_names::SERVICES),
         array::<Backend>(map_names::BACKENDS),
         array::<BackendRef>(map_names::SLOTS),
         array::<Seed>(map_names::SEEDS),

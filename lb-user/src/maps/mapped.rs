@@ -38,6 +38,8 @@ unsafe impl Shared for CpuCounters {}
 unsafe impl Shared for Histogram {}
 // SAFETY: as above.
 unsafe impl Shared for FlowBucket {}
+// SAFETY: as above.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 struct Mapping {
     start: NonNull<u8>,
@@ -82,12 +84,7 @@ impl<T> MappedArray<T> {
     const STRIDE: usize = size_of::<T>().next_multiple_of(8);
 
     /// Maps all entries of the array behind `fd`, whose value size must have been checked.
-    pub(super) fn new(
-        name: &'static str,
-        fd: impl AsFd,
-        entries: u32,
-        writable: bool,
-    ) -> Result<Self, MapError> {
+    pub fn new(name: &'static str, fd: impl AsFd, entries: u32, writable: bool) -> Result<Self, MapError> {
         let page = rustix::param::page_size();
         let length = (entries as usize * Self::STRIDE).next_multiple_of(page);
         let protection = if writable {

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
+    time::Duration,
 };
 
 use lb_common::{
@@ -11,11 +12,12 @@ use lb_common::{
     ids::BackendRef,
     seed::Seed,
     service::{Service, ServiceKey},
+    service_index::MAX_CHAIN,
     settings::Settings,
     vip_filter,
 };
 
-use crate::state::observed::Observed;
+use crate::state::{desired::key_text, observed::Observed};
 
 mod clock;
 #[cfg(test)]
@@ -23,6 +25,7 @@ mod in_memory;
 mod layout;
 mod mapped;
 mod pinned;
+mod services;
 
 pub use clock::{datapath_seconds, kernel_hz, possible_cpus};
 #[cfg(test)]
@@ -30,6 +33,7 @@ pub use in_memory::InMemoryMaps;
 pub use layout::{Sizes, check_layout, pinned_sizes};
 pub use mapped::MappedArray;
 pub use pinned::PinnedMaps;
+pub use services::{ServiceIndex, ServiceWords};
 
 pub use crate::plan::Scope;
 
@@ -91,24 +95,18 @@ pub enum MapError {
     },
     #[error("map {name} was opened for reading only")]
     ReadOnly { name: &'static str },
-    #[error("cannot read service {key:?} from the map")]
-    ReadService {
-        key: ServiceKey,
-        source: aya::maps::MapError,
-    },
-    #[error("cannot list the services in the map")]
-    ListServices { source: aya::maps::MapError },
-    #[error("cannot write service {key:?}; the map holds at most {entries} services")]
-    WriteService {
-        key: ServiceKey,
-        entries: u32,
-        source: aya::maps::MapError,
-    },
-    #[error("cannot remove service {key:?} from the map")]
-    RemoveService {
-        key: ServiceKey,
-        source: aya::maps::MapError,
-    },
+    #[error(
+        "no entry is free for {}; the maps are made for {services} services: remove services, or run \
+         `evenkeel detach` and start with a larger `datapath.max_services`",
+        key_text(key)
+    )]
+    NoServiceEntry { key: ServiceKey, services: u32 },
+    #[error(
+        "{MAX_CHAIN} other services have the place of {} in the index; give it another port or address, or run \
+         `evenkeel detach` and start with another `datapath.max_services`",
+        key_text(key)
+    )]
+    CrowdedServices { key: ServiceKey },
     /// In-memory maps that were told to fail.
     #[cfg(test)]
     #[error("write {write} refused on purpose")]
@@ -122,8 +120,9 @@ fn holds(scope: &Scope, key: &ServiceKey) -> bool {
     }
 }
 
-/// Entries of `SERVICES` that a service takes: its own, and the mark of its VIP unless another service has it too.
-pub const ENTRIES_A_SERVICE: u32 = 2;
+/// How long what was taken out of use rests before it is written again, slot regions and entries of services: a packet
+/// that read the old word is through long before.
+pub const REST: Duration = Duration::from_millis(20);
 
 /// Services and VIP marks, which share a map, apart.
 fn split_marks(

@@ -2,11 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
 };
 
-use aya::maps::{HashMap, Map, MapData, MapError as AyaMapError};
+use aya::maps::MapData;
 use lb_common::{
     backend::{self, Backend},
     counters::{BackendCounters, CpuCounters, Histogram},
@@ -21,7 +20,7 @@ use lb_common::{
 };
 
 use super::{
-    ENTRIES_A_SERVICE, MapError, MapReader, MapWriter, Scope, check_layout, clock, holds,
+    MapError, MapReader, MapWriter, REST, Scope, ServiceIndex, ServiceWords, check_layout, clock, holds,
     mapped::MappedArray, mapped::Order, region, split_marks,
 };
 use crate::{
@@ -32,7 +31,7 @@ use crate::{
 /// Every pinned map, opened. Dropping it leaves the pins.
 pub struct PinnedMaps {
     capacity: Capacity,
-    services: HashMap<MapData, ServiceKey, Service>,
+    services: ServiceIndex,
     settings: MappedArray<Settings>,
     filter: MappedArray<[u64; vip_filter::WORDS]>,
     backends: MappedArray<Backend>,
@@ -40,7 +39,6 @@ pub struct PinnedMaps {
     seeds: MappedArray<Seed>,
     fresh: MappedArray<Word>,
     counters: Counters,
-    writable: bool,
 }
 
 const _: () = {
@@ -86,18 +84,18 @@ impl PinnedMaps {
 
     fn open_with(directory: &Path, writable: bool) -> Result<Self, MapError> {
         let opener = Opener { directory, writable };
-        let (services, service_entries) = opener.open(map_names::SERVICES)?;
-        let services =
-            HashMap::try_from(Map::HashMap(services)).map_err(|source| MapError::ListServices { source })?;
         let settings = opener.array::<Settings>(map_names::SETTINGS)?;
         check_version(settings.get(0).unwrap_or_default().layout_version)?;
+        let heads = opener.array::<Word>(map_names::SERVICE_HEADS)?;
+        let entries = opener.array::<ServiceWords>(map_names::SERVICES)?;
+        let services = ServiceIndex::open(heads, entries, REST);
         let backends = opener.array::<Backend>(map_names::BACKENDS)?;
         let seeds = opener.array::<Seed>(map_names::SEEDS)?;
         let fresh = opener.array::<Word>(map_names::FRESH)?;
         let slots = opener.array::<BackendRef>(map_names::SLOTS)?;
         let flows = opener.array::<FlowBucket>(map_names::FLOWS)?;
         let capacity = Capacity {
-            services: service_entries / ENTRIES_A_SERVICE,
+            services: services.services(),
             backends: backends.len(),
             slots: slots.len(),
             possible_cpus: seeds.len().saturating_sub(1),
@@ -125,7 +123,6 @@ impl PinnedMaps {
             seeds,
             fresh,
             counters,
-            writable,
         })
     }
 
@@ -146,6 +143,10 @@ impl PinnedMaps {
         self.backends.get(id)
     }
 
+    pub fn slot(&self, index: u32) -> Option<BackendRef> {
+        self.slots.get(index)
+    }
+
     pub fn seeds(&self) -> Vec<Seed> {
         (0..self.seeds.len())
             .filter_map(|index| self.seeds.get(index))
@@ -153,15 +154,8 @@ impl PinnedMaps {
     }
 
     /// The services, without the marks of VIPs.
-    pub fn services(&self) -> Result<BTreeMap<ServiceKey, Service>, MapError> {
-        Ok(split_marks(self.entries()?).0)
-    }
-
-    fn entries(&self) -> Result<BTreeMap<ServiceKey, Service>, MapError> {
-        self.services
-            .iter()
-            .collect::<Result<_, _>>()
-            .map_err(|source| MapError::ListServices { source })
+    pub fn services(&self) -> BTreeMap<ServiceKey, Service> {
+        split_marks(self.services.list()).0
     }
 
     /// The slots of a service's region; none when it points outside the map.
@@ -199,14 +193,6 @@ impl PinnedMaps {
         }
         Ok(())
     }
-
-    fn may_write(&self, name: &'static str) -> Result<(), MapError> {
-        if self.writable {
-            Ok(())
-        } else {
-            Err(MapError::ReadOnly { name })
-        }
-    }
 }
 
 fn check_version(pinned: u32) -> Result<(), MapError> {
@@ -221,7 +207,7 @@ fn check_version(pinned: u32) -> Result<(), MapError> {
 
 impl MapReader for PinnedMaps {
     fn observe(&self, scope: &Scope) -> Result<Observed, MapError> {
-        let (services, vip_marks) = split_marks(self.entries()?);
+        let (services, vip_marks) = split_marks(self.services.list());
         let slots = services
             .iter()
             .filter(|(key, _)| holds(scope, key))
@@ -339,38 +325,18 @@ impl MapWriter for PinnedMaps {
     }
 
     fn read_service(&self, key: &ServiceKey) -> Result<Option<Service>, MapError> {
-        match self.services.get(key, 0) {
-            Ok(service) => Ok(Some(service)),
-            Err(AyaMapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(MapError::ReadService { key: *key, source }),
-        }
+        Ok(self.services.get(key))
     }
 
     fn write_service(&mut self, key: &ServiceKey, service: &Service) -> Result<(), MapError> {
-        self.may_write(map_names::SERVICES.name)?;
-        self.services
-            .insert(key, service, 0)
-            .map_err(|source| MapError::WriteService {
-                key: *key,
-                entries: self.capacity.services,
-                source,
-            })
+        self.services.set(key, service)
     }
 
     fn remove_service(&mut self, key: &ServiceKey) -> Result<(), MapError> {
-        self.may_write(map_names::SERVICES.name)?;
-        match self.services.remove(key) {
-            Ok(()) | Err(AyaMapError::KeyNotFound) => Ok(()),
-            Err(source) if is_missing(&source) => Ok(()),
-            Err(source) => Err(MapError::RemoveService { key: *key, source }),
-        }
+        self.services.remove(key)
     }
 
     fn write_filter(&mut self, filter: &[u64; vip_filter::WORDS]) -> Result<(), MapError> {
         self.filter.set(0, *filter, Order::Any)
     }
-}
-
-fn is_missing(error: &AyaMapError) -> bool {
-    matches!(error, AyaMapError::SyscallError(call) if call.io_error.kind() == io::ErrorKind::NotFound)
 }

@@ -8,7 +8,7 @@ use prometheus::{core::Desc, proto::MetricFamily};
 
 use super::{
     families::{FAMILIES, Scrape},
-    process,
+    process, skew,
 };
 use crate::{
     daemon::{
@@ -52,6 +52,7 @@ impl prometheus::core::Collector for Collector {
         seeds(&self.shared, &view, &mut scrape);
         maps(&self.shared, &view, &mut scrape);
         daemon(&self.shared, &view, &mut scrape);
+        skew::collect(&self.shared, &mut scrape);
         process::collect(&mut scrape);
         scrape.into_families()
     }

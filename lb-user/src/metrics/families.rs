@@ -48,6 +48,53 @@ pub(super) const FAMILIES: &[Family] = &[
         "seed_fresh_fill",
         "Part of the bits of the fresh-key bitmap that are set.",
     ),
+    gauge(
+        "skew_state",
+        "1 for the state of the alarm about the service's spread.",
+    ),
+    gauge("skew_cause", "1 for why the service's spread is as it is."),
+    gauge(
+        "skew_severity",
+        "Of the service's alarm: 0 none, 1 info, 2 warn, 3 page.",
+    ),
+    gauge(
+        "skew_evidence",
+        "Evidence that new flows are spread otherwise than the slots say, in nats.",
+    ),
+    gauge("skew_evidence_threshold", "Evidence that is an alarm, in nats."),
+    gauge(
+        "skew_cv",
+        "Coefficient of variation of observed over expected flows, less what chance gives.",
+    ),
+    gauge("skew_tv", "Part of the new flows that is misplaced, as seen."),
+    gauge("skew_tv_lower", "Lower end of its 99 % interval."),
+    gauge("skew_tv_upper", "Upper end of its 99 % interval."),
+    gauge(
+        "skew_ratio_max",
+        "The largest of the backends' observed over expected flows.",
+    ),
+    gauge("skew_ratio_min", "The smallest."),
+    gauge(
+        "skew_hash_evidence",
+        "Evidence that a CPU's hash does not spread, in nats.",
+    ),
+    gauge(
+        "skew_hash_entropy_bits",
+        "Shannon entropy of a CPU's hash histogram, at most 8 bits.",
+    ),
+    gauge("skew_streams", "Streams of counts that are watched."),
+    gauge(
+        "skew_false_alarms_per_year",
+        "Budget of false alarms in force, of the whole host.",
+    ),
+    gauge(
+        "skew_self_check_failed",
+        "1 when the last self-check of its kind failed.",
+    ),
+    gauge(
+        "skew_last_check_timestamp_seconds",
+        "When the spread was checked last, seconds since 1970.",
+    ),
     gauge("map_capacity", "Entries a map has room for."),
     gauge("map_used", "Entries of a map in use."),
     gauge(

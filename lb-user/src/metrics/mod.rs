@@ -6,6 +6,7 @@ mod families;
 mod process;
 mod recorder;
 mod server;
+mod skew;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets};
 
 use super::full_name;
+use crate::watch::report::RemedyDone;
 
 /// Why a plan was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub enum Trigger {
     Reconcile,
     /// A failed change was taken back.
     Rollback,
+    /// Seeds or slots were not as written, or traffic is uneven.
+    Heal,
+    /// Another part of the new flows is sampled.
+    Samples,
 }
 
 /// Why seeds were rotated.
@@ -31,6 +36,8 @@ pub enum RotationCause {
     Command,
     /// The bitmap of fresh keys was nearly full.
     FreshKeysFull,
+    /// The hash spreads unevenly, or a seed was not as written.
+    Skew,
 }
 
 /// Counters of the daemon's own doings.
@@ -45,14 +52,35 @@ pub struct Recorder {
     drift_repairs: IntCounter,
     rotations: IntCounterVec,
     reloads: IntCounterVec,
+    skew_check: Histogram,
+    self_checks: IntCounterVec,
+    remedies: IntCounterVec,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
         let rotations = labelled("seed_rotations_total", "Seeds written, by cause.", "cause");
-        // Alerts want to see a cause's zero before its first rotation.
+        // An alert on an increase does not see a counter that appears with its first event: all begin at zero.
         for cause in RotationCause::ALL {
             rotations.with_label_values(&[cause.name()]);
+        }
+        let reloads = labelled(
+            "config_reloads_total",
+            "Reloads of the configuration, by result.",
+            "result",
+        );
+        for result in ["accepted", "refused"] {
+            reloads.with_label_values(&[result]);
+        }
+        let remedies = labelled_twice(
+            "skew_remedies_total",
+            "Remedies against an uneven spread, by result.",
+            ["remedy", "result"],
+        );
+        for remedy in RemedyDone::NAMES {
+            for result in ["ok", "failed"] {
+                remedies.with_label_values(&[remedy, result]);
+            }
         }
         Self {
             change_latency: histogram(
@@ -70,11 +98,17 @@ impl Default for Recorder {
                 "Reconciles that found the maps other than they should be and put them right.",
             ),
             rotations,
-            reloads: labelled(
-                "config_reloads_total",
-                "Reloads of the configuration, by result.",
-                "result",
+            reloads,
+            skew_check: histogram(
+                "skew_check_seconds",
+                "What one check of the spread of new flows costs, its reading included.",
             ),
+            self_checks: labelled_twice(
+                "skew_self_checks_total",
+                "Self-checks that need no traffic, by result.",
+                ["check", "result"],
+            ),
+            remedies,
         }
     }
 }
@@ -82,7 +116,12 @@ impl Default for Recorder {
 impl Recorder {
     /// Makes the counters part of the scrape.
     pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        for histogram in [&self.change_latency, &self.plan_seconds, &self.apply_seconds] {
+        for histogram in [
+            &self.change_latency,
+            &self.plan_seconds,
+            &self.apply_seconds,
+            &self.skew_check,
+        ] {
             registry.register(Box::new(histogram.clone()))?;
         }
         for counter in [
@@ -93,7 +132,13 @@ impl Recorder {
         ] {
             registry.register(Box::new(counter.clone()))?;
         }
-        for counters in [&self.plans, &self.rotations, &self.reloads] {
+        for counters in [
+            &self.plans,
+            &self.rotations,
+            &self.reloads,
+            &self.self_checks,
+            &self.remedies,
+        ] {
             registry.register(Box::new(counters.clone()))?;
         }
         Ok(())
@@ -132,6 +177,23 @@ impl Recorder {
             .inc_by(seeds as u64);
     }
 
+    /// The spread of new flows was checked.
+    pub fn skew_checked(&self, took: Duration) {
+        self.skew_check.observe(took.as_secs_f64());
+    }
+
+    /// A self-check was made.
+    pub fn self_checked(&self, check: &str, ok: bool) {
+        let result = if ok { "ok" } else { "failed" };
+        self.self_checks.with_label_values(&[check, result]).inc();
+    }
+
+    /// A remedy was carried out, or could not be.
+    pub fn remedied(&self, remedy: &str, ok: bool) {
+        let result = if ok { "ok" } else { "failed" };
+        self.remedies.with_label_values(&[remedy, result]).inc();
+    }
+
     pub fn reloaded(&self, accepted: bool) {
         self.reloads
             .with_label_values(&[if accepted { "accepted" } else { "refused" }])
@@ -149,12 +211,20 @@ impl Trigger {
             Self::Seeds => "seeds",
             Self::Reconcile => "reconcile",
             Self::Rollback => "rollback",
+            Self::Heal => "heal",
+            Self::Samples => "samples",
         }
     }
 }
 
 impl RotationCause {
-    const ALL: [Self; 4] = [Self::Start, Self::Timer, Self::Command, Self::FreshKeysFull];
+    const ALL: [Self; 5] = [
+        Self::Start,
+        Self::Timer,
+        Self::Command,
+        Self::FreshKeysFull,
+        Self::Skew,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -162,6 +232,7 @@ impl RotationCause {
             Self::Timer => "timer",
             Self::Command => "command",
             Self::FreshKeysFull => "fresh_keys_full",
+            Self::Skew => "skew",
         }
     }
 }
@@ -172,6 +243,10 @@ fn counter(name: &str, help: &str) -> IntCounter {
 
 fn labelled(name: &str, help: &str, label: &str) -> IntCounterVec {
     IntCounterVec::new(Opts::new(full_name(name), help), &[label]).expect("the name is valid")
+}
+
+fn labelled_twice(name: &str, help: &str, labels: [&str; 2]) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(full_name(name), help), &labels).expect("the name is valid")
 }
 
 fn histogram(name: &str, help: &str) -> Histogram {

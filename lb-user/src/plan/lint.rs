@@ -50,12 +50,12 @@ impl Inspector<'_> {
     fn inspect(&mut self, step: &Step) {
         match step {
             Step::WriteSettings(settings) => {
-                let key = (self.start.settings.table_k0, self.start.settings.table_k1);
-                let new = (settings.table_k0, settings.table_k1);
-                self.note(key != (0, 0) && key != new, || {
+                let held = self.start.settings.held_key();
+                let new = settings.table_key;
+                self.note(held.is_some_and(|held| held != new), || {
                     "settings: the key of a living flow table changes".into()
                 });
-                self.note(new == (0, 0), || "settings: the flow table has no key".into());
+                self.note(new.is_unset(), || "settings: the flow table has no key".into());
             }
             Step::WriteSeed { index, seed } => {
                 self.switched_seeds.insert(*index);

@@ -22,6 +22,7 @@ use lb_common::{
     flow,
     seed::Seed,
     service::ServiceKey,
+    service_index::{head_shift, heads_for},
     settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies},
     vip_filter,
 };
@@ -158,11 +159,8 @@ fn plan_settings(
     let current = &observed.settings;
     let wanted = &desired.settings;
     // The key lives as long as the flow table: another one would make every flow unknown.
-    let (table_k0, table_k1) = match (current.table_k0, current.table_k1) {
-        (0, 0) => wanted.table_key,
-        held => held,
-    };
-    if (table_k0, table_k1) == (0, 0) {
+    let table_key = current.held_key().unwrap_or(wanted.table_key);
+    if table_key.is_unset() {
         return Err(PlanError::TableKey);
     }
     let mut timeouts = [0; _];
@@ -174,8 +172,7 @@ fn plan_settings(
     let settings = Settings {
         layout_version: LAYOUT_VERSION,
         possible_cpus: capacity.possible_cpus,
-        table_k0,
-        table_k1,
+        table_key,
         clock_base: initial_jiffies(capacity.hz),
         clock_multiplier: clock_multiplier(capacity.hz),
         flow_mask: capacity.flow_buckets.saturating_sub(1),
@@ -183,7 +180,7 @@ fn plan_settings(
         sample_bits: wanted.sample_bits,
         backend_stride: capacity.backends,
         timeouts,
-        reserved: 0,
+        service_shift: head_shift(heads_for(capacity.services)),
     };
     if settings != *current {
         phases.settings = Some(settings);

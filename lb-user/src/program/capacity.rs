@@ -5,10 +5,11 @@ use std::path::Path;
 use lb_common::{
     ids::MAX_BACKEND_IDS,
     map_names::{self, MapName},
+    service_index::{entries_for, heads_for, services_in},
     settings::LAYOUT_VERSION,
 };
 
-use crate::maps::{ENTRIES_A_SERVICE, MapError, Sizes, pinned_sizes, possible_cpus};
+use crate::maps::{MapError, Sizes, pinned_sizes, possible_cpus};
 
 /// Entries that the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ fn settle(wanted: &WantedCapacity, pinned: &Sizes, cpus: u32) -> Result<Plan, Ma
     let seeds = cpus + 1;
     let services = keep(
         map_names::SERVICES,
-        wanted.services.saturating_mul(ENTRIES_A_SERVICE),
-        "service entries (up to two a service)",
+        entries_for(wanted.services),
+        "service entries (three a service, and one)",
     );
     let backends = keep(
         map_names::BACKENDS,
@@ -82,6 +83,7 @@ fn settle(wanted: &WantedCapacity, pinned: &Sizes, cpus: u32) -> Result<Plan, Ma
     let sizes: Sizes = [
         (map_names::SETTINGS, 1),
         (map_names::VIP_FILTER, 1),
+        (map_names::SERVICE_HEADS, heads_for(services_in(services))),
         (map_names::SERVICES, services),
         (map_names::BACKENDS, backends),
         (map_names::SLOTS, slots),

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader,
+    Ebpf, EbpfError, EbpfLoader, VerifierLogLevel,
     maps::{Map, MapData, RingBuf},
     programs::{ProgramError, Xdp},
 };
@@ -15,6 +15,7 @@ use super::{
     object,
     pins::{Lock, Pins},
     privileges::check_privileges,
+    refusal::next_step,
     remove::remove_all,
 };
 use crate::maps::{MapError, PinnedMaps};
@@ -35,14 +36,20 @@ pub enum LoadError {
     Pin(#[from] PinError),
     #[error(transparent)]
     Map(#[from] MapError),
-    #[error(
-        "the kernel refuses the maps or the object; Linux 5.10 or later is needed, and `dmesg` may say more"
-    )]
-    Object { source: EbpfError },
+    #[error("the kernel refuses the maps or the object; {next_step}")]
+    Object {
+        next_step: String,
+        source: Box<EbpfError>,
+    },
     #[error("the object has no XDP program {PROGRAM}; rebuild with `cargo xtask build`")]
     NoProgram,
-    #[error("the kernel refuses program {PROGRAM}")]
-    Program { source: ProgramError },
+    #[error("the kernel refuses program {PROGRAM}; {next_step}")]
+    Program {
+        next_step: String,
+        source: Box<ProgramError>,
+    },
+    #[error("cannot ask the kernel about program {PROGRAM}")]
+    Info { source: ProgramError },
     #[error("cannot read what the datapath logs")]
     Log { source: io::Error },
 }
@@ -102,7 +109,7 @@ impl Datapath {
         program
             .info()
             .map(|info| ProgramIdentity::new(&info))
-            .map_err(|source| LoadError::Program { source })
+            .map_err(|source| LoadError::Info { source })
     }
 
     /// The ring buffer of sampled picks; once.
@@ -117,25 +124,37 @@ impl Datapath {
 }
 
 fn load_object(pins: &Pins, plan: &capacity::Plan) -> Result<Ebpf, LoadError> {
-    raise_memory_lock();
-    let mut loader = EbpfLoader::new();
+    let mut loader = loader();
     for (name, entries) in &plan.sizes {
         loader.map_max_entries(name, *entries);
         loader.map_pin_path(name, pins.map(name));
     }
-    let mut ebpf = loader
-        .load(object())
-        .map_err(|source| LoadError::Object { source })?;
+    let mut ebpf = loader.load(object()).map_err(|source| LoadError::Object {
+        next_step: next_step(&source),
+        source: source.into(),
+    })?;
     let program: &mut Xdp = ebpf
         .program_mut(PROGRAM)
         .and_then(|program| program.try_into().ok())
         .ok_or(LoadError::NoProgram)?;
-    program.load().map_err(|source| LoadError::Program { source })?;
+    program.load().map_err(|source| LoadError::Program {
+        next_step: next_step(&source),
+        source: source.into(),
+    })?;
     Ok(ebpf)
 }
 
+/// A loader of the object, with all the memory for maps that the kernel lets this process have.
+pub(crate) fn loader<'a>() -> EbpfLoader<'a> {
+    raise_memory_lock();
+    let mut loader = EbpfLoader::new();
+    // A refusal then says its reason and what the verifier walked, without a trace of up to a million instructions.
+    loader.verifier_log_level(VerifierLogLevel::STATS);
+    loader
+}
+
 /// Maps count against RLIMIT_MEMLOCK before Linux 5.11. Where raising it is forbidden, loading says what is missing.
-pub(crate) fn raise_memory_lock() {
+fn raise_memory_lock() {
     let unlimited = Rlimit {
         current: None,
         maximum: None,

@@ -11,6 +11,8 @@ mod log;
 mod mode;
 mod pins;
 mod privileges;
+mod probe;
+mod refusal;
 mod remove;
 
 pub use crate::config::XdpMode;
@@ -20,12 +22,14 @@ pub use identity::ProgramIdentity;
 pub use load::{Datapath, LoadError, LoadOptions};
 pub use pins::{DEFAULT_PIN_DIRECTORY, PinError};
 pub use privileges::{MissingPrivilege, check_privileges};
+pub use probe::{Answer, Probe, ProbeError, Question};
 pub use remove::{DetachError, Detached, detach};
 
 pub(crate) use links::PinnedXdpLink;
-pub(crate) use load::raise_memory_lock;
+pub(crate) use load::loader;
 pub(crate) use mode::attach_in_mode;
 pub(crate) use pins::{check_bpf_file_system, pin_name};
+pub(crate) use refusal::next_step;
 
 /// Name of the load balancer's program in the object.
 pub const PROGRAM: &str = "evenkeel";

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use lb_common::{backend, seed::Seed, service::ServiceKey};
+use lb_common::{backend, fingerprint::FingerprintKey, seed::Seed, service::ServiceKey};
 use serde::{Deserialize, Serialize};
 
 use super::overlay::{Effective, EffectiveService};
@@ -22,8 +22,9 @@ pub struct Desired {
 /// The parts of [`lb_common::settings::Settings`] that are policy; capacities and the clock come with the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesiredSettings {
-    /// Key of the flow fingerprint; only written while the maps hold none, since it lives as long as the table.
-    pub table_key: (u64, u64),
+    /// Key of the flow fingerprint; only written while the maps hold none, since it lives as long as the table. May be
+    /// unset when they do.
+    pub table_key: FingerprintKey,
     pub sample_bits: u32,
     /// Seconds.
     pub new_timeout: u32,
@@ -34,7 +35,7 @@ pub struct DesiredSettings {
 impl Default for DesiredSettings {
     fn default() -> Self {
         Self {
-            table_key: (0, 0),
+            table_key: FingerprintKey::UNSET,
             sample_bits: 32,
             new_timeout: 30,
             established_timeout: 6 * 3600,

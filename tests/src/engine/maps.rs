@@ -1,27 +1,27 @@
 //! The kernel's maps, filled from a world and read back as a state.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, Result};
-use aya::{
-    Ebpf,
-    maps::{HashMap, MapData},
-};
+use anyhow::Result;
+use aya::{Ebpf, maps::Map};
 use lb_common::{
     backend::Backend,
     counters::{BackendCounters, CpuCounters, Histogram},
     flow::FlowBucket,
     ids::BackendRef,
-    map_names,
+    map_names::{self, MapName},
     seed::Seed,
     service::{Service, ServiceKey},
+    service_index::head_shift,
     settings::{Settings, initial_jiffies},
+    shared::Word,
     vip_filter,
 };
 use lb_ebpf::testing::{
     engine::{State, ticks},
     world::World,
 };
+use lb_user::maps::{MappedArray, ServiceIndex};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::array::Array;
@@ -29,9 +29,8 @@ use super::array::Array;
 pub(super) struct Maps {
     settings: Array,
     vip_filter: Array,
-    services: HashMap<MapData, ServiceKey, Service>,
-    /// What is in `services`.
-    known_services: BTreeMap<ServiceKey, Service>,
+    services: ServiceIndex,
+    service_shift: u32,
     backends: Array,
     slots: Array,
     seeds: Array,
@@ -44,15 +43,15 @@ pub(super) struct Maps {
 
 impl Maps {
     pub(super) fn take(programs: &mut Ebpf) -> Result<Self> {
-        let services = programs
-            .take_map(map_names::SERVICES.name)
-            .context("the object has no map of services")?;
+        let heads: MappedArray<Word> = mapped(programs, map_names::SERVICE_HEADS)?;
+        let entries = mapped(programs, map_names::SERVICES)?;
         let mut array = |map, size| Array::take(programs, map, size);
         Ok(Self {
             settings: array(map_names::SETTINGS, size_of::<Settings>())?,
             vip_filter: array(map_names::VIP_FILTER, size_of::<[u64; vip_filter::WORDS]>())?,
-            services: HashMap::try_from(services)?,
-            known_services: BTreeMap::new(),
+            service_shift: head_shift(heads.len()),
+            // The program never runs while they are written, so nothing needs rest.
+            services: ServiceIndex::open(heads, entries, Duration::ZERO),
             backends: array(map_names::BACKENDS, size_of::<Backend>())?,
             slots: array(map_names::SLOTS, size_of::<BackendRef>())?,
             seeds: array(map_names::SEEDS, size_of::<Seed>())?,
@@ -84,7 +83,11 @@ impl Maps {
 
     /// Writes everything the program only reads.
     pub(super) fn write(&mut self, world: &World) -> Result<()> {
-        self.settings.write(0, &with_clock(world));
+        let settings = Settings {
+            service_shift: self.service_shift,
+            ..with_clock(world)
+        };
+        self.settings.write(0, &settings);
         self.vip_filter.write(0, &*world.vip_filter);
         self.write_services(&world.services)?;
         for (index, backend) in world.backends.iter().enumerate() {
@@ -100,19 +103,14 @@ impl Maps {
     }
 
     fn write_services(&mut self, services: &BTreeMap<ServiceKey, Service>) -> Result<()> {
-        for key in self
-            .known_services
-            .keys()
-            .filter(|key| !services.contains_key(key))
-        {
-            self.services.remove(key)?;
-        }
-        for (key, service) in services {
-            if self.known_services.get(key) != Some(service) {
-                self.services.insert(key, service, 0)?;
+        for key in self.services.list().keys() {
+            if !services.contains_key(key) {
+                self.services.remove(key)?;
             }
         }
-        self.known_services.clone_from(services);
+        for (key, service) in services {
+            self.services.set(key, service)?;
+        }
         Ok(())
     }
 
@@ -136,6 +134,18 @@ impl Maps {
             fresh: self.fresh.words(),
         }
     }
+}
+
+fn mapped<T>(programs: &mut Ebpf, map: MapName) -> Result<MappedArray<T>> {
+    let Some(Map::Array(data)) = programs.take_map(map.name) else {
+        anyhow::bail!("the object has no array {}", map.name);
+    };
+    Ok(MappedArray::new(
+        map.name,
+        data.fd(),
+        data.info()?.max_entries(),
+        true,
+    )?)
 }
 
 /// The world's settings with a clock that stands at the world's second: it ticks 2^24 jiffies a second.

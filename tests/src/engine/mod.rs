@@ -16,7 +16,11 @@ use aya::{
     maps::{MapData, RingBuf},
     programs::{TestRun, TestRunOptions, Xdp},
 };
-use lb_common::{map_names, sample::Sample};
+use lb_common::{
+    map_names,
+    sample::Sample,
+    service_index::{entries_for, heads_for},
+};
 use lb_ebpf::testing::{
     engine::{Action, Engine, Ran, State},
     tables::Sizes,
@@ -27,6 +31,8 @@ use crate::lab::sweep;
 pub use cpu::pin_to_one as pin_to_one_cpu;
 use maps::Maps;
 
+/// Services there is room for: more than any world has.
+const SERVICES: u32 = 32;
 /// Octets a program may make of a frame: what one page holds between headroom and tailroom.
 const LARGEST_OUTPUT: usize = 4096;
 
@@ -116,7 +122,8 @@ fn load(object: &[u8], pins: &Pins, sizes: Sizes) -> Result<Ebpf> {
     let entries = [
         (map_names::SETTINGS, 1),
         (map_names::VIP_FILTER, 1),
-        (map_names::SERVICES, 64),
+        (map_names::SERVICE_HEADS, heads_for(SERVICES) as usize),
+        (map_names::SERVICES, entries_for(SERVICES) as usize),
         (map_names::BACKENDS, sizes.backends),
         (map_names::SLOTS, sizes.slots),
         (map_names::SEEDS, regions),

@@ -24,7 +24,7 @@ pub fn cases(world: &World) -> Vec<Case> {
 /// A packet to the service whose flow has two different buckets.
 fn two_buckets(world: &World, service: Named) -> Packet {
     let apart = |packet: &Packet| {
-        let (first, second) = candidate_buckets(packet.fingerprint(world.table_key()).expect("IP"));
+        let (first, second) = candidate_buckets(packet.fingerprint(&world.settings.table_key).expect("IP"));
         (first ^ second) & world.settings.flow_mask != 0
     };
     (40000..)
@@ -272,7 +272,7 @@ fn order(world: &World) -> Vec<Case> {
 
 fn room(world: &World) -> Vec<Case> {
     let packet = two_buckets(world, WEB);
-    let fingerprint = packet.fingerprint(world.table_key()).expect("IP");
+    let fingerprint = packet.fingerprint(&world.settings.table_key).expect("IP");
     let (first, second) = candidate_buckets(fingerprint);
     let mask = world.settings.flow_mask;
     let (first, second) = ((first & mask) as usize, (second & mask) as usize);

@@ -104,7 +104,10 @@ fn states(world: &World) -> Vec<Case> {
         Case::new("a flow in its second bucket is found", world)
             .with(|world| {
                 world.put_flow(&WEB.packet(), WEB.id, state::ESTABLISHED, 5);
-                let fingerprint = WEB.packet().fingerprint(world.table_key()).expect("an IP packet");
+                let fingerprint = WEB
+                    .packet()
+                    .fingerprint(&world.settings.table_key)
+                    .expect("an IP packet");
                 let buckets = lb_common::flow::candidate_buckets(fingerprint);
                 let mask = world.settings.flow_mask;
                 let entries = world.flows[(buckets.0 & mask) as usize].clone();

@@ -48,7 +48,9 @@ fn outer(world: &World, id: u32, inner: &Packet, class: u8) -> Packet {
         .tags_of(inner)
         .carrying(inner);
     if backend.family == 6 {
-        let fingerprint = inner.fingerprint(world.table_key()).expect("an IP packet");
+        let fingerprint = inner
+            .fingerprint(&world.settings.table_key)
+            .expect("an IP packet");
         return outer.flow_label((fingerprint >> 40) as u32 & 0xf_ffff);
     }
     outer

@@ -8,7 +8,7 @@ mod tests;
 
 use std::net::IpAddr;
 
-use lb_common::flow_hash::{FlowTuple, Key};
+use lb_common::{fingerprint::FingerprintKey, flow_hash::FlowTuple};
 
 use crate::headers::{protocol, tcp_flag};
 
@@ -249,8 +249,8 @@ impl Packet {
     }
 
     /// What the flow is called in a table with this key.
-    pub fn fingerprint(&self, key: Key) -> Option<u64> {
-        Some(self.tuple()?.fingerprint(key))
+    pub fn fingerprint(&self, key: &FingerprintKey) -> Option<u64> {
+        Some(key.of_flow(&self.tuple()?))
     }
 }
 

@@ -1,9 +1,12 @@
 //! Random worlds: the standard one with anything in its maps wrong, and changes while packets flow.
 
 use lb_common::{
+    fingerprint::FingerprintKey,
     flow::{FlowBucket, candidate_buckets},
+    flow_hash::Key,
     ids::BackendRef,
     seed::Seed,
+    settings::LAYOUT_VERSION,
 };
 
 use super::{Rng, Traffic};
@@ -62,12 +65,17 @@ fn seeds(rng: &mut Rng, world: &mut World) {
 fn settings(rng: &mut Rng, world: &mut World) {
     let settings = &mut world.settings;
     match rng.below(12) {
-        0 => settings.layout_version = rng.pick(&[0, 2]),
+        0 => settings.layout_version = rng.pick(&[0, LAYOUT_VERSION + 1]),
         1 => settings.flow_mask = rng.pick(&[31, 0xffff, u32::MAX]),
         2 => settings.fresh_mask = rng.pick(&[127, 0xffff, u32::MAX]),
         3 => settings.backend_stride = rng.pick(&[0, 63, 1000, u32::MAX]),
         4 => settings.sample_bits = rng.pick(&[0, 1, 31, 32, 64, u32::MAX]),
-        5 => settings.table_k0 = rng.word(),
+        5 => {
+            settings.table_key = FingerprintKey::expand(Key {
+                k0: rng.word(),
+                k1: 0,
+            })
+        }
         6 => settings.timeouts = std::array::from_fn(|_| rng.word() as u32),
         _ => {
             let state = rng.below(8);
@@ -143,7 +151,7 @@ fn fill_flows(rng: &mut Rng, world: &mut World, traffic: &Traffic) {
         let frame = traffic.frame(rng);
         let known = parse::parse(&BufferFrame::new(&frame, INGRESS), &host.tables)
             .ok()
-            .map(|packet| packet.tuple.fingerprint(world.table_key()));
+            .map(|packet| world.settings.table_key.of_flow(&packet.tuple));
         let fingerprint = if rng.once_in(3) { Some(rng.word()) } else { known };
         let Some(fingerprint) = fingerprint else {
             continue;

@@ -79,7 +79,7 @@ fn random_frames_reach_every_stage() {
     let mut rng = Rng::new(7);
     let mut engine = HostEngine::new(0);
     let mut seen = std::collections::BTreeMap::new();
-    for _ in 0..60 {
+    for _ in 0..120 {
         let traffic = Traffic::new(&mut rng);
         engine.reset(&random::world(&mut rng, 0, &traffic));
         for _ in 0..50 {
@@ -99,5 +99,5 @@ fn random_frames_reach_every_stage() {
         .filter(|((verdict, _), _)| *verdict == "forward")
         .map(|(_, count)| count)
         .sum();
-    assert!(forwarded > 600, "{seen:?}");
+    assert!(forwarded > 1200, "{seen:?}");
 }

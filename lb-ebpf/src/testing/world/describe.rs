@@ -10,6 +10,7 @@ impl World {
     /// Everything that is not as [`World::empty`] has it, except flows and the addresses that are only marked as VIPs.
     pub fn describe(&self) -> String {
         let mut text = format!("cpu {}, second {}\n{:?}\n", self.cpu, self.now, self.settings);
+        let _ = writeln!(text, "table key {:x?}", self.settings.table_key.words());
         let set = self.vip_filter.iter().map(|word| word.count_ones()).sum::<u32>();
         let _ = writeln!(text, "{set} bits of the VIP filter");
         let generations: Vec<_> = self

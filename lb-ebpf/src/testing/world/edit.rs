@@ -249,7 +249,9 @@ impl World {
 
     /// Puts a flow into the table, in the first bucket that is its own.
     pub fn put_flow(&mut self, packet: &Packet, backend: u32, state: u8, idle: u32) {
-        let fingerprint = packet.fingerprint(self.table_key()).expect("an IP packet");
+        let fingerprint = packet
+            .fingerprint(&self.settings.table_key)
+            .expect("an IP packet");
         let value = self.flow_value(backend, state, idle).pack();
         let (bucket, _) = candidate_buckets(fingerprint);
         let entries = &self.flows[(bucket & self.settings.flow_mask) as usize].entries;
@@ -263,7 +265,9 @@ impl World {
 
     /// Fills both buckets of a packet's flow with other flows; `of(way)` gives state and idle seconds of each.
     pub fn fill_buckets(&mut self, packet: &Packet, backend: u32, of: impl Fn(usize) -> (u8, u32)) {
-        let fingerprint = packet.fingerprint(self.table_key()).expect("an IP packet");
+        let fingerprint = packet
+            .fingerprint(&self.settings.table_key)
+            .expect("an IP packet");
         let (first, second) = candidate_buckets(fingerprint);
         for (index, bucket) in [first, second].into_iter().enumerate() {
             let entries = &self.flows[(bucket & self.settings.flow_mask) as usize].entries;

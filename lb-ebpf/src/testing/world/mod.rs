@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use lb_common::{
     backend::Backend,
+    fingerprint::FingerprintKey,
     flow::{FlowBucket, FlowValue},
     flow_hash::Key,
     ids::BackendRef,
@@ -32,7 +33,7 @@ pub struct World {
     pub cpu: u32,
     /// The datapath's clock, seconds.
     pub now: u32,
-    /// Without its clock, which the engines fill in.
+    /// Without its clock and the size of the service index, which the engines fill in.
     pub settings: Settings,
     pub vip_filter: Box<[u64; vip_filter::WORDS]>,
     pub services: BTreeMap<ServiceKey, Service>,
@@ -54,6 +55,12 @@ pub const fn sizes(cpu: u32) -> Sizes {
     }
 }
 
+/// What a world's fingerprint key is made from.
+const TABLE_SECRET: Key = Key {
+    k0: 0x1716_1514_1312_1110,
+    k1: 0x0f0e_0d0c_0b0a_0908,
+};
+
 impl World {
     /// Nothing but settings and seeds. Seeds differ by `salt`.
     pub fn empty(cpu: u32, salt: u64) -> Self {
@@ -64,8 +71,7 @@ impl World {
             settings: Settings {
                 layout_version: lb_common::settings::LAYOUT_VERSION,
                 possible_cpus: sizes.cpus as u32,
-                table_k0: 0x0706_0504_0302_0100,
-                table_k1: 0x0f0e_0d0c_0b0a_0908,
+                table_key: FingerprintKey::expand(TABLE_SECRET),
                 flow_mask: sizes.flow_buckets as u32 - 1,
                 fresh_mask: sizes.fresh_words as u32 - 1,
                 sample_bits: 64,
@@ -83,14 +89,6 @@ impl World {
         };
         world.rotate(salt);
         world
-    }
-
-    /// The key of the flow table's fingerprints.
-    pub fn table_key(&self) -> Key {
-        Key {
-            k0: self.settings.table_k0,
-            k1: self.settings.table_k1,
-        }
     }
 
     /// The reference that names a backend now.

@@ -162,7 +162,7 @@ fn a_seed_without_a_cpu_and_a_table_without_a_key() {
         PlanError::SeedPlace { cpu: 2, possible: 2 }
     );
     let mut wrong = desired();
-    wrong.settings.table_key = (0, 0);
+    wrong.settings.table_key = FingerprintKey::UNSET;
     assert_eq!(refused(&wrong, &empty()), PlanError::TableKey);
     assert!(plan(&wrong, &running()).steps.is_empty());
 }

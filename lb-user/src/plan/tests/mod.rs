@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
 };
 
-use lb_common::{ids::BackendRef, seed::Seed, service::ServiceKey, vip_filter};
+use lb_common::{fingerprint::FingerprintKey, ids::BackendRef, seed::Seed, service::ServiceKey, vip_filter};
 
 use super::{Plan, Scope, SlotTableCache, make_plan, simulate::simulate};
 use crate::state::{
@@ -75,7 +75,7 @@ fn desired() -> Desired {
     Desired {
         services: BTreeMap::from([(web(), service("web", backends))]),
         settings: DesiredSettings {
-            table_key: (1, 2),
+            table_key: FingerprintKey::from_words([1; _]),
             ..DesiredSettings::default()
         },
         seeds: (0..3).map(|index| (index, seed(1))).collect(),

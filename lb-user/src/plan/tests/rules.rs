@@ -190,7 +190,7 @@ fn another_key_for_living_flows_is_noticed() {
             let Step::WriteSettings(settings) = &mut steps[place] else {
                 unreachable!()
             };
-            settings.table_k0 += 1;
+            settings.table_key = FingerprintKey::from_words([2; _]);
         },
         "the key of a living flow table changes",
     );

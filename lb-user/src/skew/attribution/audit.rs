@@ -111,6 +111,17 @@ impl Audits {
         audit.wrong_backend += u64::from(choice == Choice::WrongBackend);
     }
 
+    /// Adds choices that were counted elsewhere.
+    pub fn add(&mut self, more: Audit) {
+        let audit = self.by_cpu.entry(more.cpu).or_insert(Audit {
+            cpu: more.cpu,
+            ..Audit::default()
+        });
+        audit.checked = audit.checked.saturating_add(more.checked);
+        audit.wrong_slot = audit.wrong_slot.saturating_add(more.wrong_slot);
+        audit.wrong_backend = audit.wrong_backend.saturating_add(more.wrong_backend);
+    }
+
     /// In order of CPUs.
     pub fn to_vec(&self) -> Vec<Audit> {
         self.by_cpu.values().copied().collect()

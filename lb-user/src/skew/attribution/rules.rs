@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     crowd::Crowd,
     evidence::{Audit, Evidence, Heavy, ServiceEvidence},
-    heterogeneity::{across_cpus, ln_p_of_pairs},
+    heterogeneity::{LN_DIFFER, across_cpus, is_everywhere, ln_p_of_pairs},
     readback::Place,
     verdict::{Cause, Concentration, Elephants, HashProof, Scope, Shortage, Spread, TableProof, Verdict},
 };
@@ -59,15 +59,15 @@ pub(super) fn audited_backends(evidence: &Evidence<'_>) -> Option<Verdict> {
 
 /// Mistakes found, choices checked, and where; `None` without a mistake.
 fn audited(audits: &[Audit], wrong: impl Fn(&Audit) -> u64) -> Option<(u64, u64, Scope)> {
-    let bad = || audits.iter().filter(|audit| wrong(audit) > 0);
-    let cpus: BTreeSet<u32> = bad().map(|audit| audit.cpu).collect();
-    let checked = audits.iter().filter(|audit| audit.checked > 0).count();
+    let pairs: Vec<(u64, u64)> = audits.iter().map(|audit| (wrong(audit), audit.checked)).collect();
+    let bad = audits.iter().filter(|audit| wrong(audit) > 0);
+    let cpus: BTreeSet<u32> = bad.map(|audit| audit.cpu).collect();
     let sum = |values: &mut dyn Iterator<Item = u64>| values.fold(0u64, u64::saturating_add);
     (!cpus.is_empty()).then(|| {
         (
-            sum(&mut bad().map(&wrong)),
-            sum(&mut audits.iter().map(|audit| audit.checked)),
-            Scope::of(cpus.len() >= checked, cpus),
+            sum(&mut pairs.iter().map(|(wrong, _)| *wrong)),
+            sum(&mut pairs.iter().map(|(_, checked)| *checked)),
+            Scope::of(is_everywhere(&pairs), cpus),
         )
     })
 }
@@ -115,7 +115,8 @@ pub(super) fn histograms(evidence: &Evidence<'_>) -> Option<Verdict> {
     // CPUs that had too few flows to be judged have no vote.
     let judged = hash.cpus.iter().filter(|cpu| total(cpu.fresh) >= 3);
     let judged: Vec<bool> = judged.map(|cpu| bad.contains(&cpu.cpu)).collect();
-    let most = !judged.is_empty() && 2 * judged.iter().filter(|bad| **bad).count() >= judged.len();
+    // Half of them are some of them: of two CPUs one.
+    let most = 2 * judged.iter().filter(|bad| **bad).count() > judged.len();
     let cause = Cause::Hash(HashProof::Histogram {
         buckets: crowd.buckets.len(),
         share: crowd.share,
@@ -125,9 +126,6 @@ pub(super) fn histograms(evidence: &Evidence<'_>) -> Option<Verdict> {
     let scope = Scope::of(most || bad.is_empty(), bad);
     Some(Verdict { cause, scope })
 }
-
-/// ln of the p-value below which CPUs differ.
-const LN_DIFFER: f64 = -6.907_755_278_982_137;
 
 /// R4.
 pub(super) fn backends(evidence: &Evidence<'_>) -> Option<Verdict> {

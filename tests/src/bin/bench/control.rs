@@ -99,7 +99,7 @@ impl Maps {
         let effective = effective(services, backends);
         let seeds = seeds::rotate(&maps.seeds(), seeds::Which::All)?;
         let settings = DesiredSettings {
-            table_key: (1, 2),
+            table_key: seeds::fresh_table_key()?,
             ..DesiredSettings::default()
         };
         let desired = desired_from(&effective, &next_hops(services, backends), settings, seeds);

@@ -1,25 +1,30 @@
 //! The programs under test, loaded over the same maps, and one way to time them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader, TestRun, TestRunOptions,
-    maps::{HashMap, ProgramArray},
+    maps::{HashMap, Map, ProgramArray},
     programs::Xdp,
 };
 use lb_common::{
     backend::{self, Backend},
     bench::BenchState,
     counters::Event,
+    fingerprint::FingerprintKey,
+    flow_hash::Key,
     ids::BackendRef,
-    map_names,
+    map_names::{self, MapName},
     seed::Seed,
     service::{Service, ServiceKey, VIP_MARK},
+    service_index::head_shift,
     settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies},
     slot_table::bucket_scale,
     vip_filter,
 };
+
+use lb_user::maps::{MappedArray, ServiceIndex};
 
 use crate::memory::MappedMap;
 
@@ -123,8 +128,10 @@ impl Bench {
         let settings = Settings {
             layout_version: LAYOUT_VERSION,
             possible_cpus: cpus,
-            table_k0: 0x0123_4567_89ab_cdef,
-            table_k1: 0xfedc_ba98_7654_3210,
+            table_key: FingerprintKey::expand(Key {
+                k0: 0x0123_4567_89ab_cdef,
+                k1: 0xfedc_ba98_7654_3210,
+            }),
             clock_base: initial_jiffies(hz),
             clock_multiplier: clock_multiplier(hz),
             flow_mask: flow_entries / 4 - 1,
@@ -132,7 +139,7 @@ impl Bench {
             sample_bits: 32,
             backend_stride: 1024,
             timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
-            reserved: 0,
+            service_shift: head_shift(map_names::SERVICE_HEADS.capacity as u32),
         };
         mapped(&self.product, map_names::SETTINGS.name, 1)?.set(0, settings);
         let mut seeds = mapped(&self.product, map_names::SEEDS.name, cpus as usize + 1)?;
@@ -163,11 +170,12 @@ impl Bench {
         )?;
         // Values of arrays lie 8 octets apart, whatever their size.
         let mut slots = mapped::<u64>(&self.product, map_names::SLOTS.name, map_names::SLOTS.capacity)?;
-        let services = self
-            .product
-            .map_mut(map_names::SERVICES.name)
-            .context("no SERVICES")?;
-        let mut services = HashMap::<_, ServiceKey, Service>::try_from(services)?;
+        let mut index = self.service_index()?;
+        let usual = self
+            .wrapper
+            .map_mut("BENCH_SERVICES")
+            .context("no BENCH_SERVICES")?;
+        let mut usual = HashMap::<_, ServiceKey, Service>::try_from(usual)?;
         for (number, (address, family)) in [(VIP4, 4), (VIP6, 6)].into_iter().enumerate() {
             let service = Service {
                 id: number as u32 + 1,
@@ -192,13 +200,26 @@ impl Bench {
                 id: VIP_MARK,
                 ..Service::default()
             };
-            services.insert(ServiceKey::vip_mark(address, family), mark, 0)?;
+            index.set(&ServiceKey::vip_mark(address, family), &mark)?;
             let mut key = ServiceKey::vip_mark(address, family);
             key.port = 80u16.to_be_bytes();
             key.protocol = 6;
-            services.insert(key, service, 0)?;
+            index.set(&key, &service)?;
+            usual.insert(key, service, 0)?;
         }
         Ok(())
+    }
+
+    fn service_index(&self) -> Result<ServiceIndex> {
+        let array = |map: MapName| match self.product.map(map.name) {
+            Some(Map::Array(data)) => Ok((data, map.capacity as u32)),
+            _ => anyhow::bail!("no array {}", map.name),
+        };
+        let (heads, heads_len) = array(map_names::SERVICE_HEADS)?;
+        let (entries, entries_len) = array(map_names::SERVICES)?;
+        let heads = MappedArray::new(map_names::SERVICE_HEADS.name, heads.fd(), heads_len, true)?;
+        let entries = MappedArray::new(map_names::SERVICES.name, entries.fd(), entries_len, true)?;
+        Ok(ServiceIndex::open(heads, entries, Duration::ZERO))
     }
 
     /// Forgets every flow of Evenkeel's own table.

@@ -10,6 +10,7 @@ use std::{
 
 use lb_common::{
     backend::{Backend, state},
+    fingerprint::FingerprintKey,
     ids::BackendRef,
     seed::Seed,
     service::{Service, ServiceKey},
@@ -105,7 +106,7 @@ fn answers(addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Resolution> {
 
 fn settings() -> DesiredSettings {
     DesiredSettings {
-        table_key: (3, 4),
+        table_key: FingerprintKey::from_words([3; _]),
         ..DesiredSettings::default()
     }
 }
