@@ -1,4 +1,4 @@
-//! Everything a developer of Evenkeel types: `cargo xtask setup|build|test|check|demo|bench`.
+//! Everything a developer of Evenkeel types: `cargo xtask setup|build|test|check|demo|bench|simulate`.
 
 mod bench;
 mod bpf_build;
@@ -10,6 +10,7 @@ mod dependencies;
 mod packages;
 mod run;
 mod setup;
+mod simulate;
 #[cfg(test)]
 mod source_rules;
 mod test;
@@ -38,6 +39,8 @@ enum Command {
     Demo(demo::Arguments),
     /// What a packet and a change cost, beside a floor and a kernel-LRU balancer in the same run
     Bench(bench::Arguments),
+    /// The detectors of uneven spread against simulated traffic and faults, beside the figures they must reach
+    Simulate(simulate::Arguments),
     /// What CI runs: format, lints, documentation, dependencies, every test
     Check,
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Check => check::run(),
     };
     match outcome {
