@@ -1,6 +1,6 @@
 //! A recorded sample of the spread: what was read at each check, to be explained later and elsewhere.
 //!
-//! The file is JSON lines ([`format`]): a header, then one line a check. The daemon answers `GET /v1/skew/counters` with
+//! The file is JSON lines ([`mod@format`]): a header, then one line a check. The daemon answers `GET /v1/skew/counters` with
 //! a [`Reading`], [`Writer`] makes a file of successive ones, [`open`] reads it back, and [`Replay`] runs the detector, the
 //! effect sizes and the attribution over it. The same file always gives the same report.
 
