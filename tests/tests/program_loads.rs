@@ -44,10 +44,10 @@ fn it_loads_attaches_natively_and_pins_every_map() -> Proof {
 
     // The verifier gives up at a million, and other kernels count otherwise.
     let program = aya::programs::ProgramInfo::from_pin(daemon.pins().join("program"))?;
-    let verified = program
-        .verified_instruction_count()
-        .context("a kernel that counts (Linux 5.16)")?;
-    assert!(verified < 500_000, "the verifier walked {verified} instructions");
+    // Before Linux 5.16 a kernel does not say.
+    if let Some(verified) = program.verified_instruction_count() {
+        assert!(verified < 500_000, "the verifier walked {verified} instructions");
+    }
 
     let status = daemon.json(&["status"])?;
     assert_eq!(status["interfaces"][0]["mode"], "native", "{status}");
