@@ -110,6 +110,14 @@ fn mistakes_found_by_computing_again_tell_hash_from_table() {
         of(&[audit(0, 0, 2), audit(1, 0, 1)]),
         ("table_mismatch", Scope::Global)
     );
+    // A rare mistake of all 64 CPUs, which six of them did not make yet.
+    let rare: Vec<Audit> = (0..64)
+        .map(|cpu| Audit {
+            checked: 47,
+            ..audit(cpu, 3 * u64::from(cpu >= 6), 0)
+        })
+        .collect();
+    assert_eq!(of(&rare), ("entropy_hash", Scope::Global));
     // A CPU without any choice has no say.
     let idle = Audit {
         cpu: 2,
@@ -219,6 +227,11 @@ fn a_hash_that_is_broken_on_most_cpus_is_broken_everywhere() {
     let mut counts = histograms(8, &[0, 1], 160);
     counts[3..].fill([0; 16]);
     assert_eq!(hash_verdict(&counts, &[0, 1], QUIET).scope, Scope::Global);
+    // Of two CPUs one is one, not all.
+    assert_eq!(
+        hash_verdict(&histograms(2, &[1], 160), &[1], ALARMED).scope,
+        cpus(&[1])
+    );
     // A weak fault of all: only their sum has an alarm.
     let weak: Vec<[u64; 16]> = (0..8)
         .map(|_| std::array::from_fn(|bucket| if bucket < 8 { 11 } else { 9 }))

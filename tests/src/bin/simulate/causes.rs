@@ -1,6 +1,7 @@
 //! T9: whether the cause that is named is the cause.
 
 mod class;
+mod faults;
 mod watch;
 mod world;
 
@@ -16,7 +17,7 @@ use watch::Known;
 use world::{QUIET, Story};
 
 pub fn attribution(lab: &mut Lab) {
-    let runs = lab.size(200, 4);
+    let runs = lab.size(200, 2);
     let stories: Vec<(Class, Vec<Story>)> = Class::ALL
         .into_iter()
         .map(|class| {
@@ -109,8 +110,8 @@ fn right(lab: &mut Lab, known: Known, class: Class, matrix: &Matrix) {
     let scenario = format!("{}: named right by {}", class.name(), known.name());
     lab.push(
         Row::new("T9", scenario, part, Unit::Part, Limit::AtLeast(least))
-            // Few cases leave a doubt even when all are right.
-            .error((part * (1.0 - part)).max(0.04).sqrt() / (all as f64).sqrt())
+            // As at the limit: few cases that came out alike show no error of their own.
+            .error((least * (1.0 - least) / all as f64).sqrt())
             .study(study)
             .from(all, "cases"),
     );
@@ -118,12 +119,11 @@ fn right(lab: &mut Lab, known: Known, class: Class, matrix: &Matrix) {
 
 /// What must not happen at all.
 fn never(lab: &mut Lab, known: Known, matrix: &Matrix) {
-    let excused = |class| matches!(class, Class::KeyConcentration | Class::Elephants);
-    let innocent = |class| excused(class) || matches!(class, Class::Healthy | Class::Drained);
+    let innocent = |class: Class| class.is_excuse() || matches!(class, Class::Healthy | Class::Drained);
     let rows = [
         (
             "a broken hash named heavy keys or elephants",
-            matrix.count(Class::is_entropy, excused),
+            matrix.count(Class::is_entropy, Class::is_excuse),
             matrix.count(Class::is_entropy, |_| true),
         ),
         (
@@ -176,25 +176,30 @@ fn detections(lab: &mut Lab, stories: &[(Class, Vec<Story>)]) {
     }
 }
 
-/// Where statistics end: few clients that the service keeps together.
+/// Where statistics end: few clients that the service keeps together. A seed's life has one fresh key of each, and most of
+/// them on other CPUs; what is seen then is that few clients have most of the flows, which is so. Choices computed again
+/// need no fresh keys.
 fn few_clients(lab: &mut Lab) {
-    let runs = lab.size(100, 4);
+    let runs = lab.size(100, 2);
     let stories = lab.repeat("T9 few clients", runs, |rng| {
         world::run(&Case::few_clients(rng), rng)
     });
+    let part = |index: usize, is_meant: fn(Class) -> bool| {
+        let named = stories.iter().map(|story| Class::of(&story.verdicts[index]));
+        named.filter(|class| is_meant(*class)).count() as f64 / runs as f64
+    };
     for (index, known) in Known::ALL.into_iter().enumerate() {
-        let right = stories
-            .iter()
-            .filter(|story| Class::of(&story.verdicts[index]).is_entropy())
-            .count();
         let limit = match known {
             Known::Audits => Limit::AtLeast(0.95),
             Known::Statistics | Known::Readback => Limit::None,
         };
-        let scenario = format!(
+        let name = format!(
             "a broken hash under 20 to 2000 clients: named by {}",
             known.name()
         );
-        lab.push(Row::new("T9", scenario, right as f64 / runs as f64, Unit::Part, limit).from(runs, "cases"));
+        lab.push(Row::new("T9", name, part(index, Class::is_entropy), Unit::Part, limit).from(runs, "cases"));
+        let excused = part(index, Class::is_excuse);
+        let name = format!("  the same: named heavy keys or elephants by {}", known.name());
+        lab.push(Row::new("T9", name, excused, Unit::Part, Limit::None).from(runs, "cases"));
     }
 }

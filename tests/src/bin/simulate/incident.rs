@@ -112,14 +112,15 @@ const VARIANTS: [Variant; 4] = [
     ),
 ];
 
-/// Runs of which the slowest counts.
-const RUNS: u64 = 9;
+/// Runs of which the slowest counts: in a full simulation, in a quick one.
+const RUNS: [u64; 2] = [9, 3];
 
 pub fn growth(lab: &mut Lab) {
     for (growth, limits, study, alone) in VARIANTS {
         for (((rate, limit), study), alone) in RATES.into_iter().zip(limits).zip(study).zip(alone) {
-            // A quick run has what ends within a few minutes of checks.
-            if !lab.quick || limit <= 200.0 {
+            // A quick run has what ends within a few minutes of checks, and what takes one histogram at one rate.
+            let short = limit <= 200.0 || (growth.finder() == Finder::Sum && rate == 100.0);
+            if !lab.quick || short {
                 by_histogram(lab, growth, rate, limit, study);
             }
             if !lab.quick {
@@ -130,9 +131,9 @@ pub fn growth(lab: &mut Lab) {
 }
 
 fn by_histogram(lab: &mut Lab, growth: Growth, rate: f64, limit: f64, study: f64) {
-    let finder = growth.finder();
+    let (finder, runs) = (growth.finder(), lab.size(RUNS[0], RUNS[1]));
     let name = format!("{}, {rate}/s: {}, slowest run", growth.name(), finder.name());
-    let found = lab.repeat(&name, RUNS, |rng| {
+    let found = lab.repeat(&name, runs, |rng| {
         f64::from(Box::new().until(growth, rate, finder, rng))
     });
     let slowest = found.iter().copied().fold(0.0, f64::max);
@@ -144,7 +145,7 @@ fn by_histogram(lab: &mut Lab, growth: Growth, rate: f64, limit: f64, study: f64
         let flows = power::lorden(&p, &stuck(&p, 0, part), ln_arl()).flows;
         row = row.bound((flows * CPUS as f64 / rate).max(1.0), Unit::Seconds);
     }
-    lab.push(row.from(RUNS, "runs"));
+    lab.push(row.from(runs, "runs"));
     let median = quantile(&found, 0.5);
     let p = Service::even(BACKENDS).p();
     let uneven = cv(&p, &stuck(&p, 0, growth.mean_part(slowest)));
@@ -155,7 +156,7 @@ fn by_histogram(lab: &mut Lab, growth: Growth, rate: f64, limit: f64, study: f64
     lab.push(
         Row::new("T8", name, median, Unit::Seconds, Limit::None)
             .seconds(median)
-            .from(RUNS, "runs"),
+            .from(runs, "runs"),
     );
 }
 
@@ -223,7 +224,7 @@ fn by_backends(lab: &mut Lab, growth: Growth, rate: f64, study: f64) {
     let name = "  the same by the backends of a service alone: median";
     let service = Service::even(BACKENDS);
     let p = service.p();
-    let found = lab.repeat(&format!("{} {rate} {name}", growth.name()), RUNS, |rng| {
+    let found = lab.repeat(&format!("{} {rate} {name}", growth.name()), RUNS[0], |rng| {
         let mut stream = Stream::new(StreamSpec::new(ln_arl()), service.shares(Tolerance::DEFAULT));
         let mut counts = Vec::new();
         let (mut part, mut flows) = (f64::NAN, Multinomial::new(&p));
@@ -243,6 +244,6 @@ fn by_backends(lab: &mut Lab, growth: Growth, rate: f64, study: f64) {
         Row::new("T8", name, median, Unit::Seconds, Limit::None)
             .study(study)
             .seconds(median)
-            .from(RUNS, "runs"),
+            .from(RUNS[0], "runs"),
     );
 }

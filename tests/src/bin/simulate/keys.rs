@@ -59,7 +59,7 @@ pub fn concentration(lab: &mut Lab) {
     for (n, rate) in [(10, 500.0), (100, 2000.0)] {
         let service = Service::random(n, &mut rng(lab.seed, "T3 weights", n.into()));
         for (name, traffic, study) in &CASES {
-            let scenario = format!("{name}, n = {n}, {rate}/s, A = 1e4: alarms of fresh keys");
+            let scenario = format!("{name}, n = {n}, {rate}/s: alarms of fresh keys");
             let (runs, checks) = (lab.size(4, 2), lab.size(5000, 130));
             let alarms = lab.repeat(&scenario, runs, |rng| {
                 Watched::new(traffic, &service, rng).run(rate, checks, rng)

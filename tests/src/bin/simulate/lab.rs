@@ -100,3 +100,39 @@ impl Lab {
         if self.quick { QUICK_ERRORS } else { 0.0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::{Limit, Unit};
+
+    fn row(measured: f64) -> Row {
+        Row::new("T0", "a row", measured, Unit::Ratio, Limit::AtMost(1.0)).error(0.1)
+    }
+
+    #[test]
+    fn one_row_that_fails_fails_all_and_none_is_no_success() {
+        let mut full = Lab::new(1, false, false);
+        assert!(!full.finish());
+        full.push(row(0.9));
+        assert!(full.finish());
+        full.push(row(1.05));
+        assert!(!full.finish());
+        assert_eq!(full.json()["rows"][1]["result"], "FAIL");
+        let mut quick = Lab::new(1, true, false);
+        quick.push(row(1.05));
+        assert!(quick.finish());
+    }
+
+    #[test]
+    fn runs_are_in_order_each_with_its_own_chance() {
+        use rand::RngExt;
+        let lab = Lab::new(7, true, false);
+        let draw = || lab.repeat("a scenario", 50, |rng| rng.random::<u64>());
+        let drawn = draw();
+        assert_eq!(drawn, draw());
+        assert_eq!(drawn[3], rng(7, "a scenario", 3).random::<u64>());
+        let distinct: std::collections::BTreeSet<_> = drawn.iter().collect();
+        assert_eq!(distinct.len(), 50);
+    }
+}

@@ -121,7 +121,7 @@ impl Row {
 
     pub fn heading() -> String {
         format!(
-            "{:<4} {:<4} {:<66} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}  {}",
+            "{:<4} {:<4} {:<80} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}  {}",
             "id", "", "scenario", "measured", "limit", "study", "bound", "found in", "42h46m ÷", "from"
         )
     }
@@ -141,7 +141,7 @@ impl Row {
         let sooner = self.sooner().map_or_else(dash, |sooner| format!("{sooner:.0}"));
         let (count, what) = self.from;
         format!(
-            "{:<4} {:<4} {:<66} {:>10} {limit:>10} {study:>10} {bound:>10} {seconds:>10} {sooner:>12}  {count} {what}",
+            "{:<4} {:<4} {:<80} {:>10} {limit:>10} {study:>10} {bound:>10} {seconds:>10} {sooner:>12}  {count} {what}",
             self.id,
             self.result(errors).word(),
             self.scenario,

@@ -37,9 +37,9 @@ impl Known {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Statistics => "statistics alone",
-            Self::Readback => "statistics and readback",
-            Self::Audits => "statistics, readback and audits",
+            Self::Statistics => "statistics",
+            Self::Readback => "statistics + readback",
+            Self::Audits => "statistics + readback + audits",
         }
     }
 }

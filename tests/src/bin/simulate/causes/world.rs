@@ -16,7 +16,8 @@ use rand::{RngExt, distr::Distribution};
 use rand_distr::Pareto;
 
 use super::{
-    class::{CPUS, Case, CpuSet, SeedFault},
+    class::{CPUS, Case, CpuSet},
+    faults::SeedFault,
     watch::{Known, Readback, Watch},
 };
 use crate::{
@@ -67,6 +68,10 @@ pub fn run(case: &Case, rng: &mut Rng) -> Story {
             if verdict.is_none() && check == due {
                 *verdict = Some(world.watch.verdict(known, &world.readback()));
             }
+        }
+        // Nothing that is asked for can come any more.
+        if audit.is_some() && verdicts.iter().all(Option::is_some) {
+            break;
         }
     }
     let verdicts = verdicts.map(|verdict| verdict.expect("every case ends with a verdict"));
