@@ -8,9 +8,10 @@ use crate::pod::map_value;
 pub struct BenchState {
     /// Repetitions so far; the daemon side sets it to 0.
     pub runs: u64,
-    /// The repetition at whose start the clock is read for the second time.
+    /// The repetitions at whose start the clock is read.
+    pub first_run: u64,
     pub last_run: u64,
-    /// Nanoseconds at the start of the first and of the last repetition.
+    /// Nanoseconds then.
     pub started: u64,
     pub ended: u64,
     /// Flows to step through; 0 or 1 leaves the packet as it is.
@@ -27,5 +28,5 @@ pub struct BenchState {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<BenchState>() == 56);
+const _: () = assert!(size_of::<BenchState>() == 64);
 map_value!(BenchState);

@@ -45,39 +45,35 @@ pub struct Histogram {
 
 const _: () = assert!(size_of::<Histogram>() == 4096);
 
-/// Things worth counting that are not a frame's way out.
+/// Things worth counting that are not a frame's way out. Picks and fresh keys are not among them: the [`Histogram`]
+/// has them already.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A packet of a service found no flow and picked a backend.
-    FlowPicked = 0,
     /// A flow was stored in a free entry.
-    FlowStored = 1,
+    FlowStored = 0,
     /// A flow was stored over an expired one.
-    EvictedExpired = 2,
-    EvictedClosing = 3,
-    EvictedNew = 4,
-    EvictedDatagram = 5,
-    EvictedEstablished = 6,
+    EvictedExpired = 1,
+    EvictedClosing = 2,
+    EvictedNew = 3,
+    EvictedDatagram = 4,
+    EvictedEstablished = 5,
     /// A flow could not be stored: every candidate entry holds something it may not evict.
-    FlowNotStored = 7,
+    FlowNotStored = 6,
     /// A live entry named a backend that is down or gone; the flow was picked anew.
-    FlowRepicked = 8,
+    FlowRepicked = 7,
     /// The CPU's seed is unset; the shared seed picked instead.
-    SeedMissing = 9,
+    SeedMissing = 8,
     /// A slot named a backend that is not serving; the next slots were tried.
-    SlotNotServing = 10,
+    SlotNotServing = 9,
     /// A sample found the ring buffer full.
-    SampleLost = 11,
-    /// A new flow whose key was seen for the first time in the seed's life.
-    FreshKey = 12,
+    SampleLost = 10,
     /// An index pointed outside a map: a bug, or maps written by something else.
-    MapInconsistent = 13,
+    MapInconsistent = 11,
 }
 
 impl Event {
-    pub const ALL: [Self; 14] = [
-        Self::FlowPicked,
+    pub const ALL: [Self; 12] = [
         Self::FlowStored,
         Self::EvictedExpired,
         Self::EvictedClosing,
@@ -89,14 +85,12 @@ impl Event {
         Self::SeedMissing,
         Self::SlotNotServing,
         Self::SampleLost,
-        Self::FreshKey,
         Self::MapInconsistent,
     ];
 
     /// Label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::FlowPicked => "flow_picked",
             Self::FlowStored => "flow_stored",
             Self::EvictedExpired => "evicted_expired",
             Self::EvictedClosing => "evicted_closing",
@@ -108,7 +102,6 @@ impl Event {
             Self::SeedMissing => "seed_missing",
             Self::SlotNotServing => "slot_not_serving",
             Self::SampleLost => "sample_lost",
-            Self::FreshKey => "fresh_key",
             Self::MapInconsistent => "map_inconsistent",
         }
     }

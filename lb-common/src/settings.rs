@@ -3,7 +3,7 @@
 use crate::{fingerprint::FingerprintKey, pod::map_value};
 
 /// Moves when the layout or meaning of any pinned map changes; the daemon adopts only maps of its own version.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// The only entry of `SETTINGS`. All-zero is unset: the datapath passes every frame.
 #[repr(C)]
@@ -17,13 +17,15 @@ pub struct Settings {
     pub table_key: FingerprintKey,
     /// `jiffies` at boot and seconds a jiffy in 2^-[`CLOCK_SHIFT`] units: see [`seconds`](Self::seconds).
     pub clock_base: u64,
+    /// A new flow is sampled when the count of picks (of its CPU and bucket) has none of these bits: see [`one_in`].
+    pub sample_mask: u64,
+    /// A packet is sampled when the count of packets (of its CPU and backend) has none of these bits.
+    pub packet_sample_mask: u64,
     pub clock_multiplier: u32,
     /// Flow buckets minus one (a power of two minus one).
     pub flow_mask: u32,
     /// 64-bit words of a region of `FRESH`, minus one (a power of two minus one).
     pub fresh_mask: u32,
-    /// A new flow is sampled when this many low bits of its hash are zero; at least 32 turns samples off.
-    pub sample_bits: u32,
     /// Entries of a CPU's stretch of `BACKEND_COUNTERS`.
     pub backend_stride: u32,
     /// Seconds without a packet after which a flow is gone, by [`crate::flow::state`]. The one of datagrams is the
@@ -31,10 +33,16 @@ pub struct Settings {
     pub timeouts: [u32; 8],
     /// [`crate::service_index::head_shift`] of the entries of `SERVICE_HEADS`.
     pub service_shift: u32,
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 248);
+const _: () = assert!(size_of::<Settings>() == 264);
 map_value!(Settings);
+
+/// The mask that samples one in 2^`bits`; 64 turns samples off.
+pub const fn one_in(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
 
 /// Binary places of [`Settings::clock_multiplier`].
 pub const CLOCK_SHIFT: u32 = 24;

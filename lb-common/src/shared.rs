@@ -29,10 +29,12 @@ impl Word {
         unsafe { self.0.get().write_volatile(value) }
     }
 
-    /// Adds to a word that one CPU alone writes (a per-CPU counter); wraps at 2^64.
+    /// Adds to a word that one CPU alone writes (a per-CPU counter); wraps at 2^64. Returns the sum.
     #[inline(always)]
-    pub fn add(&self, amount: u64) {
-        self.store(self.load().wrapping_add(amount));
+    pub fn add(&self, amount: u64) -> u64 {
+        let sum = self.load().wrapping_add(amount);
+        self.store(sum);
+        sum
     }
 }
 

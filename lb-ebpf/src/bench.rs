@@ -51,8 +51,8 @@ mod programs {
         protocol: u32,
     }
 
-    /// Restores the packet, steps to the next flow and calls the program under test; reads the clock at the first
-    /// and the last repetition only.
+    /// Restores the packet, steps to the next flow and calls the program under test; reads the clock twice only, at
+    /// the first and the last repetition that are timed.
     #[xdp]
     pub fn bench_wrap(context: XdpContext) -> u32 {
         let Some(state) = BENCH_STATE.get_ptr_mut(0) else {
@@ -60,7 +60,7 @@ mod programs {
         };
         // SAFETY: one CPU alone runs the benchmark.
         let state = unsafe { &mut *state };
-        if state.runs == 0 {
+        if state.runs == state.first_run {
             // SAFETY: the helper has no preconditions.
             state.started = unsafe { bpf_ktime_get_ns() };
         }

@@ -1,12 +1,12 @@
 //! The stages in order: parse, flow table, service, pick, store, forward.
 
-use lb_common::{backend::Backend, flow::FlowValue, settings::Settings};
+use lb_common::{flow::FlowValue, settings::Settings};
 
 use crate::{
     flow, forward,
     frame::Frame,
     parse::{self, Packet},
-    pick::{self, counter_index},
+    pick::{self, Chosen, counter_index},
     service,
     tables::{Tables, Tally, configured},
     verdict::{Exit, Pass, Verdict},
@@ -35,22 +35,24 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Ver
     };
     let now = settings.seconds(tables.jiffies());
     let fingerprint = settings.table_key.of_flow(&packet.tuple);
-    let (backend, id) = match choose(fingerprint, &packet, settings, now, tables, tally) {
+    let chosen = match choose(fingerprint, &packet, settings, now, tables, tally) {
         Ok(chosen) => chosen,
         Err(exit) => return exit.into(),
     };
     let arrived = frame.length() as u64;
-    let verdict = forward::forward(frame, &packet, fingerprint, backend);
+    let verdict = forward::forward(frame, &packet, fingerprint, chosen.backend);
     if let Verdict::Forward { .. } = verdict
-        && let Some(counters) = tables.backend_counters(counter_index(id, settings, tables))
+        && let Some(counters) = chosen.counters
     {
-        counters.packets.add(1);
         counters.bytes.add(arrived);
+        if counters.packets.add(1) & settings.packet_sample_mask == 0 {
+            pick::send_packet_sample(&packet, &chosen, tables, tally);
+        }
     }
     verdict
 }
 
-/// The backend the flow has, or a new one, with its id.
+/// The backend the flow has, or a new one.
 #[inline(always)]
 fn choose<'a, T: Tables>(
     fingerprint: u64,
@@ -59,12 +61,17 @@ fn choose<'a, T: Tables>(
     now: u32,
     tables: &'a T,
     tally: Tally<'_>,
-) -> Result<(&'a Backend, u32), Exit> {
+) -> Result<Chosen<'a>, Exit> {
     if let Some(entry) = flow::find(fingerprint, settings, tables) {
         let value = FlowValue::unpack(entry.value.load());
         if let Some(backend) = flow::keeps(&value, packet, settings, now, tables, tally) {
             flow::refresh(entry, value, packet, now);
-            return Ok((backend, value.backend.id()));
+            let reference = value.backend;
+            return Ok(Chosen {
+                backend,
+                reference,
+                counters: tables.backend_counters(counter_index(reference.id(), settings, tables)),
+            });
         }
         flow::forget(entry);
     }
@@ -73,5 +80,5 @@ fn choose<'a, T: Tables>(
         pick::pick(packet, fingerprint, service, settings, now, tables, tally).map_err(Exit::Drop)?;
     let stored = flow::store(fingerprint, picked.reference, packet, settings, now, tables);
     tally.event(stored);
-    Ok((picked.backend, picked.reference.id()))
+    Ok(picked)
 }

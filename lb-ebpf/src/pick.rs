@@ -2,10 +2,10 @@
 
 use lb_common::{
     backend::{Backend, state},
-    counters::Event,
+    counters::{BackendCounters, Event},
     flow_hash::Key,
     ids::BackendRef,
-    sample::Sample,
+    sample::{Sample, kind},
     seed::{self, Seed},
     service::{Service, flag},
     settings::Settings,
@@ -19,10 +19,12 @@ use crate::{
     verdict::Drop,
 };
 
-/// A backend chosen for a new flow.
-pub struct Picked<'a> {
+/// The backend of a packet.
+pub struct Chosen<'a> {
     pub backend: &'a Backend,
     pub reference: BackendRef,
+    /// What this CPU counts for it.
+    pub counters: Option<&'a BackendCounters>,
 }
 
 /// Slots that are tried when the first one names a backend that cannot take the flow.
@@ -38,8 +40,7 @@ pub fn pick<'a, T: Tables>(
     now: u32,
     tables: &'a T,
     tally: Tally<'_>,
-) -> Result<Picked<'a>, Drop> {
-    tally.event(Event::FlowPicked);
+) -> Result<Chosen<'a>, Drop> {
     if service.slots_count == 0 {
         tally.warn(tables, Warning::NoBackend, service.id, now);
         return Err(Drop::NoBackend);
@@ -71,11 +72,15 @@ pub fn pick<'a, T: Tables>(
         reference,
         fresh: mark_fresh(witness, seed_index, settings, tables, tally),
     };
-    choice.count(service, settings, tables, tally);
-    if settings.sample_bits < 32 && hash & ((1 << settings.sample_bits) - 1) == 0 {
+    let counters = tables.backend_counters(counter_index(reference.id(), settings, tables));
+    if choice.count(service, settings, counters, tables) {
         choice.send_sample(packet, service, tables, tally);
     }
-    Ok(Picked { backend, reference })
+    Ok(Chosen {
+        backend,
+        reference,
+        counters,
+    })
 }
 
 /// The seed that picks for this service on this CPU; never one that is unset.
@@ -170,41 +175,80 @@ struct Choice {
 }
 
 impl Choice {
+    /// Counts the choice; true when it is the turn of this one to be sampled.
+    ///
+    /// Turns go by the count of picks in the bucket and not by anything of the flow, so that a key that comes again
+    /// and again is sampled as often as its share. The buckets' turns are spread: together they would come at once.
     #[inline(always)]
-    fn count(&self, service: &Service, settings: &Settings, tables: &impl Tables, tally: Tally<'_>) {
+    fn count(
+        &self,
+        service: &Service,
+        settings: &Settings,
+        counters: Option<&BackendCounters>,
+        tables: &impl Tables,
+    ) -> bool {
         let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
+        let mut sampled = false;
         if let Some(histogram) = tables.histogram() {
-            histogram.picks[bucket].add(1);
+            let turn = histogram.picks[bucket].add(1).wrapping_add(37 * bucket as u64);
+            sampled = turn & settings.sample_mask == 0;
             histogram.fresh[bucket].add(self.fresh);
         }
-        let index = counter_index(self.reference.id(), settings, tables);
-        if let Some(counters) = tables.backend_counters(index) {
+        if let Some(counters) = counters {
             counters.flows.add(1);
             counters.fresh_flows.add(self.fresh);
         }
-        tally.events(Event::FreshKey, self.fresh);
+        sampled
     }
 
     #[inline(always)]
     fn send_sample(&self, packet: &Packet, service: &Service, tables: &impl Tables, tally: Tally<'_>) {
         let sample = Sample {
-            words: packet.tuple.words,
             hash: self.hash,
-            ports: packet.tuple.ports,
-            service: service.id,
             slot: self.slot,
             table_generation: service.table_generation,
             seed_generation: self.seed_generation,
-            backend: self.reference,
             seed_index: self.seed_index,
-            cpu: tables.cpu(),
-            protocol: packet.tuple.protocol,
-            family: if packet.tuple.v6 { 6 } else { 4 },
-            reserved: [0; 6],
+            kind: kind::NEW_FLOW,
+            ..sample_of(packet, service.id, self.reference, tables)
         };
-        if !tables.sample(&sample) {
-            tally.event(Event::SampleLost);
-        }
+        send(&sample, tables, tally);
+    }
+}
+
+/// Hands one packet of a flow, whichever, to the daemon.
+#[inline(always)]
+pub fn send_packet_sample(packet: &Packet, chosen: &Chosen<'_>, tables: &impl Tables, tally: Tally<'_>) {
+    let sample = sample_of(packet, chosen.backend.service, chosen.reference, tables);
+    send(&sample, tables, tally);
+}
+
+/// What every sample says of its packet.
+#[inline(always)]
+fn sample_of(packet: &Packet, service: u32, backend: BackendRef, tables: &impl Tables) -> Sample {
+    Sample {
+        words: packet.tuple.words,
+        hash: 0,
+        ports: packet.tuple.ports,
+        service,
+        slot: 0,
+        table_generation: 0,
+        seed_generation: 0,
+        backend,
+        seed_index: 0,
+        cpu: tables.cpu(),
+        protocol: packet.tuple.protocol,
+        family: if packet.tuple.v6 { 6 } else { 4 },
+        kind: kind::PACKET,
+        reserved: 0,
+        octets: packet.length,
+    }
+}
+
+#[inline(always)]
+fn send(sample: &Sample, tables: &impl Tables, tally: Tally<'_>) {
+    if !tables.sample(sample) {
+        tally.event(Event::SampleLost);
     }
 }
 

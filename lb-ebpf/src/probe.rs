@@ -245,7 +245,8 @@ mod tests {
         });
         tables.cpu = CPU;
         tables.settings.layout_version = lb_common::settings::LAYOUT_VERSION;
-        tables.settings.sample_bits = 0;
+        tables.settings.sample_mask = 0;
+        tables.settings.packet_sample_mask = 0;
         let key = ServiceKey {
             port: [0, 80],
             protocol: 6,

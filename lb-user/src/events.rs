@@ -26,7 +26,7 @@ pub enum Kind {
     Applied,
     /// Writing to the maps failed.
     ApplyFailed,
-    /// The maps differed from what they should hold, and were put right.
+    /// The maps differed from what they should hold, and were put right, or left where `auto_heal` is off.
     Drift,
     /// A backend's way through the network changed.
     NextHop,

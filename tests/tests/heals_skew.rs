@@ -1,12 +1,8 @@
-//! Promise: what makes the spread of new flows uneven is noticed, named and put right; what is not a fault raises no alarm.
+//! Promise: what makes the spread of new flows uneven is noticed, named and put right.
 //!
 //! Faults are written straight into the pinned maps, as a stray tool or a lost write would.
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{Array, Map, MapData};
@@ -23,7 +19,11 @@ use lb_user::{
 use serde_json::Value;
 use tests::{
     Proof,
-    lab::{Config, Daemon, Lab, Place, Service, VIP4, within},
+    lab::{
+        Config, Daemon, Lab, Place, Service, VIP4, Watched,
+        watched::{fit, self_check},
+        within,
+    },
     traffic::{Client, Kind, LongLived, Servers},
 };
 
@@ -48,12 +48,17 @@ fn key() -> ServiceKey {
 
 impl Scene {
     fn set() -> Result<Self> {
+        Self::with(|_| ())
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let lab = Lab::new(&[Place::Front; 3])?;
         let servers = Servers::start(&lab, 80)?;
         let service = Service::new("web", "tcp", VIP4, 80).backends(&lab.backends);
         let mut config = Config::new([service]);
         // The clock must not heal what the watch should.
         config.seeds.push("interval = \"6h\"".to_owned());
+        change(&mut config);
         let daemon = Daemon::start(&lab.balancer, config)?;
         let client = Client::new(&lab);
         let flows = LongLived::open(&client, to(), 12)?;
@@ -66,7 +71,7 @@ impl Scene {
         };
         within(PATIENCE, "the watch looks", || {
             let report = scene.report()?;
-            let slots = check(&report, "slots")?;
+            let slots = self_check(&report, "slots")?;
             ensure!(slots["checked_seconds_ago"].is_number(), "{slots}");
             ensure!(scene.quiet(&report), "{report}");
             Ok(())
@@ -74,10 +79,12 @@ impl Scene {
         Ok(scene)
     }
 
+    fn watched(&self) -> Watched<'_> {
+        Watched(&self.daemon)
+    }
+
     fn report(&self) -> Result<Value> {
-        let output = self.daemon.cli(&["skew", "--json"])?;
-        serde_json::from_slice(&output.stdout)
-            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        Ok(self.watched().report(None)?.0)
     }
 
     /// No alarm stands and no self-check fails.
@@ -92,23 +99,6 @@ impl Scene {
         services && checks
     }
 
-    /// The events of the watch, from the one after `id` on.
-    fn told(&self, id: u64) -> Result<Vec<Value>> {
-        let events = self.daemon.json(&["events"])?;
-        let all = events.as_array().context("a list of events")?.iter();
-        Ok(all
-            .filter(|event| event["id"].as_u64() > Some(id))
-            .filter(|event| matches!(event["kind"].as_str(), Some("skew" | "heal")))
-            .cloned()
-            .collect())
-    }
-
-    fn last_event(&self) -> Result<u64> {
-        let events = self.daemon.json(&["events"])?;
-        let last = events.as_array().and_then(|all| all.last());
-        last.and_then(|event| event["id"].as_u64()).context("an event")
-    }
-
     /// The fault is noticed with this cause, put right, and its alarm over; open connections go on.
     fn heals(
         &self,
@@ -116,24 +106,16 @@ impl Scene {
         fault: impl FnOnce(&Self) -> Result<()>,
         healed: impl Fn(&Self) -> Result<()>,
     ) -> Result<()> {
-        let before = self.last_event()?;
+        let before = self.watched().mark()?;
         fault(self).context("making the fault")?;
         within(PATIENCE, "it is put right", || healed(self))?;
         within(PATIENCE, "it is named and over", || {
-            let told = self.told(before)?;
-            let says = |text: &str| {
-                told.iter()
-                    .any(|event| event["text"].as_str().is_some_and(|said| said.contains(text)))
-            };
+            let told = self.watched().told(before)?;
+            let says = |text: &str| told.iter().any(|told| told.text.contains(text));
             for text in ["firing", &format!("cause {cause}"), "resolved"] {
                 ensure!(says(text), "nothing says {text:?}: {told:#?}");
             }
-            let other: Vec<_> = told
-                .iter()
-                .filter(|event| event["text"].as_str().is_some_and(|said| said.contains("cause ")))
-                .filter(|event| !event["text"].as_str().is_some_and(|said| said.contains(cause)))
-                .collect();
-            ensure!(other.is_empty(), "other causes too: {other:#?}");
+            self.watched().blames_only(before, cause)?;
             let report = self.report()?;
             ensure!(self.quiet(&report), "{report:#}");
             Ok(())
@@ -169,16 +151,7 @@ impl Scene {
     }
 
     fn seeds_are_fit(&self) -> Result<()> {
-        let seeds = self.read_seeds()?;
-        let keys: BTreeSet<(u64, u64)> = seeds.iter().map(|seed| (seed.k0, seed.k1)).collect();
-        ensure!(keys.len() == seeds.len(), "equal keys");
-        ensure!(
-            seeds
-                .iter()
-                .all(|seed| seed.generation > 0 && (seed.k0, seed.k1) != (0, 0)),
-            "a seed is unset"
-        );
-        Ok(())
+        fit(&self.read_seeds()?)
     }
 
     fn entry(&self) -> Result<Entry> {
@@ -203,13 +176,6 @@ impl Scene {
         }
         Ok(())
     }
-}
-
-/// A self-check of the report.
-fn check<'a>(report: &'a Value, name: &str) -> Result<&'a Value> {
-    let checks = report["self_checks"].as_array().context("self-checks")?;
-    let found = checks.iter().find(|check| check["name"] == name);
-    found.with_context(|| format!("no self-check {name}: {report}"))
 }
 
 #[test]
@@ -316,113 +282,117 @@ fn slots_of_a_backend_that_drains() -> Proof {
 }
 
 fn owned(slots: &[BackendRef]) -> Vec<(BackendRef, usize)> {
-    let mut owned = std::collections::BTreeMap::new();
+    let mut owned = BTreeMap::new();
     for slot in slots {
         *owned.entry(*slot).or_default() += 1;
     }
     owned.into_iter().collect()
 }
 
+/// What is wrong is told, shown, and stays as it is through the comparisons of the maps – until someone asks.
 #[test]
 fn told_and_left_alone_when_healing_is_off() -> Proof {
-    let lab = Lab::new(&[Place::Front; 2])?;
-    let service = Service::new("web", "tcp", VIP4, 80)
-        .line("affinity = \"client\"")
-        .backends(&lab.backends);
-    let mut config = Config::new([service]);
-    config
-        .seeds
-        .extend(["interval = \"6h\"", "[skew]", "auto_heal = false"].map(str::to_owned));
-    let daemon = Daemon::start(&lab.balancer, config)?;
-    let mut seeds: Array<_, Seed> =
-        Map::from_map_data(MapData::from_pin(daemon.pins().join(SEEDS.name))?)?.try_into()?;
-    let shared = seeds.get(&0, 0)?;
-    seeds.set(
-        0,
-        Seed {
-            k1: !shared.k1,
-            ..shared
-        },
-        0,
+    let mut scene = Scene::with(|config| {
+        config
+            .seeds
+            .extend(["[skew]", "auto_heal = false"].map(str::to_owned))
+    })?;
+    let (seeds, slots) = (scene.read_seeds()?, scene.slots()?);
+    let before = scene.watched().mark()?;
+    let falsified = |index: u32, seed: Seed| match index {
+        0 | 1 => Seed { k1: !seed.k1, ..seed },
+        _ => seed,
+    };
+    let told = |scene: &Scene, cause: &str, left: &str| {
+        within(PATIENCE, "it is told, and that it is left", || {
+            let told = scene.watched().told(before)?;
+            let says = |text: &str| told.iter().any(|told| told.text.contains(text));
+            for text in [cause, "auto_heal is off"] {
+                ensure!(says(text), "nothing says {text:?}: {told:#?}");
+            }
+            let events = scene.daemon.ok(&["events"])?;
+            ensure!(events.contains(left), "{events}");
+            Ok(())
+        })
+    };
+    let wanted = owned(&slots);
+    let (first, second) = (wanted[0].0, wanted[1].0);
+    scene.write_slots(|_, slot| if slot == second { first } else { slot })?;
+    told(
+        &scene,
+        "cause table-mismatch",
+        "the slots of web are not as written, and left so",
     )?;
-    within(PATIENCE, "it is told", || {
-        let events = daemon.ok(&["events"])?;
-        ensure!(events.contains("cause seed-failure"), "{events}");
-        ensure!(events.contains("auto_heal is off"), "{events}");
+    scene.write_seeds(falsified)?;
+    told(
+        &scene,
+        "cause seed-failure",
+        "the shared seed, the seed of CPU 0 and the slots of web are not as written, and left so",
+    )?;
+    let wrong_seeds = scene.read_seeds()?;
+    let wrong_slots = scene.slots()?;
+    let status = scene.daemon.ok(&["status"])?;
+    assert!(
+        status.contains("left so: auto_heal is off") && status.contains("evenkeel reload"),
+        "{status}"
+    );
+    let report = scene.report()?;
+    let todo = report["services"][0]["todo"].to_string();
+    assert!(
+        todo.contains("auto_heal is off") && todo.contains("evenkeel"),
+        "{report:#}"
+    );
+    // Samples follow the traffic, which writes settings, and nothing else.
+    scene.client.many(Kind::Tcp, to(), 300)?;
+    assert_eq!(scene.read_seeds()?, wrong_seeds);
+    assert_eq!(scene.slots()?, wrong_slots);
+    scene.daemon.ok(&["reload"])?;
+    assert_eq!(scene.read_seeds()?, seeds);
+    assert_eq!(owned(&scene.slots()?), wanted);
+    within(PATIENCE, "the alarm is over", || {
+        let report = scene.report()?;
+        ensure!(scene.quiet(&report), "{report:#}");
+        let status = scene.daemon.json(&["status"])?;
+        ensure!(status["problems"] == Value::Array(Vec::new()), "{status:#}");
         Ok(())
     })?;
+    scene.flows.check("left and put right")?;
+    // New seeds by command are new seeds, whatever stands there.
+    scene.write_seeds(falsified)?;
+    scene.daemon.ok(&["seeds", "rotate", "--all"])?;
+    let rotated = scene.read_seeds()?;
+    assert!(
+        rotated
+            .iter()
+            .zip(&seeds)
+            .all(|(new, old)| new.generation > old.generation)
+    );
+    scene.seeds_are_fit()?;
+    scene.daemon.stop()?;
     Ok(())
 }
 
-/// Everything about a long-lived client, many clients and one heavy client with affinity is as it should be.
+/// The ring of samples has a reader only while a daemon runs.
 #[test]
-fn innocent_traffic_raises_no_alarm() -> Proof {
-    const CLIENTS: u8 = 40;
-    let lab = Lab::new(&[Place::Front; 3])?;
-    let addresses: Vec<IpAddr> = (0..CLIENTS).map(|n| Ipv4Addr::new(10, 1, 1, n).into()).collect();
-    let batch: String = addresses
-        .iter()
-        .map(|address| format!("addr add {address}/16 dev eth0\n"))
-        .collect();
-    lab.client.ip(&batch)?;
-    let _servers = Servers::start(&lab, 80)?;
-    let services = [
-        Service::new("sticky", "udp", VIP4, 80)
-            .line("affinity = \"client\"")
-            .backends(&lab.backends),
-        Service::new("web", "tcp", VIP4, 80).backends(&lab.backends),
-    ];
-    let daemon = Daemon::start(&lab.balancer, Config::new(services))?;
-    let client = Client::new(&lab);
-    for address in &addresses {
-        client.from(*address, to(), 4)?;
-    }
-    // One client opens most of the flows.
-    client.from(addresses[0], to(), 3000)?;
-    client.many(Kind::Tcp, to(), 2000)?;
-    daemon.ok(&["seeds", "rotate"])?;
-    client.many(Kind::Tcp, to(), 2000)?;
-    let seen = |report: &Value, name: &str| {
-        let services = report["services"].as_array().cloned().unwrap_or_default();
-        services.into_iter().find(|service| service["service"] == name)
+fn samples_end_with_the_daemon_and_begin_with_the_next() -> Proof {
+    let mut scene = Scene::with(|_| ())?;
+    let mask = |scene: &Scene| -> Result<u64> {
+        let maps = PinnedMaps::open_read_only(scene.daemon.pins())?;
+        Ok(maps.settings().sample_mask)
     };
-    within(PATIENCE, "the watch has seen all of it", || {
-        let report = daemon.json(&["skew"])?;
-        let sticky = seen(&report, "sticky").context("sticky")?;
-        let web = seen(&report, "web").context("web")?;
-        ensure!(sticky["flows"].as_u64() >= Some(3160), "{sticky}");
-        ensure!(web["fresh_flows"].as_u64() >= Some(3800), "{web}");
-        // A client counts once however many flows it opens.
-        ensure!(sticky["fresh_flows"].as_u64() <= Some(60), "{sticky}");
-        let samples = check(&report, "samples")?;
-        ensure!(samples["ok"] == true, "{samples}");
-        let hash = check(&report, "hash")?;
-        ensure!(
-            hash["ok"] == true && hash["checked_seconds_ago"].is_number(),
-            "{hash}"
-        );
+    let samples = |scene: &Scene| {
+        scene.client.many(Kind::Tcp, to(), 50)?;
+        let mask = mask(scene)?;
+        ensure!(mask < u64::from(u32::MAX), "no flow is sampled: {mask:#x}");
         Ok(())
-    })?;
-    let events = daemon.json(&["events"])?;
-    let alarms: Vec<&Value> = events
-        .as_array()
-        .context("events")?
-        .iter()
-        .filter(|event| {
-            event["kind"] == "skew" && event["text"].as_str().is_some_and(|text| text.contains("firing"))
-        })
-        .collect();
-    assert!(alarms.is_empty(), "{alarms:#?}");
-    let checks = daemon.metrics()?.by_label(
-        "evenkeel_skew_self_checks_total",
-        "result",
-        &[("check", "samples")],
-    );
-    assert!(checks.contains_key("ok"), "{checks:?}");
-    assert_eq!(
-        checks.get("failed"),
-        None,
-        "every sample was computed again with the same result"
-    );
+    };
+    within(PATIENCE, "flows are sampled", || samples(&scene))?;
+    scene.daemon.stop()?;
+    assert_eq!(mask(&scene)?, u64::MAX, "no flow is sampled without a reader");
+    scene.flows.check("without a daemon")?;
+    scene.daemon.launch()?;
+    scene.daemon.wait_ready()?;
+    within(PATIENCE, "the next daemon samples again", || samples(&scene))?;
+    scene.flows.check("with the next")?;
     Ok(())
 }

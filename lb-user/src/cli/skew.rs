@@ -25,7 +25,11 @@ use crate::{api::types::Filter, watch::report::SkewReport};
     EXPECTED is the part of the slot table that a backend owns; OBSERVED is its part of the new flows of the last minute, \
     each client counted once; BETWEEN is where its true part lies (99% for all backends together). In the bar, █ is what \
     was observed and │ marks what is expected. Evidence that reaches the threshold is an alarm; beside it stands how \
-    often, at most, chance alone reaches it. MISPLACED is the part of the new flows that would have to go elsewhere."
+    often, at most, chance alone reaches it. MISPLACED is the part of the new flows that would have to go elsewhere.\n\n\
+    WARNINGS are beside the alarms of services: weights that the slots do not stand for (weights), a filter of the shared \
+    seed that is full (fresh-keys-full), seed after seed that prefers one backend (seeds, which is an alarm).\n\n\
+    With auto_heal = false nothing is written because of what is found: seeds and slots that differ stay as they are until \
+    `evenkeel reload`, `evenkeel apply` or `evenkeel seeds rotate --all`, or the next start of the daemon."
 )]
 pub(super) struct Args {
     /// Only this service, in full.

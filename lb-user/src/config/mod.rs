@@ -94,6 +94,7 @@ impl Config {
         DesiredSettings {
             table_key,
             sample_bits,
+            packet_sample_bits: 64,
             new_timeout: self.datapath.new_timeout.get(),
             established_timeout: self.datapath.established_timeout.get(),
             closing_timeout: self.datapath.closing_timeout.get(),

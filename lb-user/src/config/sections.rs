@@ -103,9 +103,10 @@ pub struct Skew {
     pub interval: Seconds,
     /// Of the whole host, on average at most so many.
     pub false_alarms_per_year: f64,
-    /// Whether remedies are carried out without being asked for.
+    /// Whether remedies are carried out without being asked for. If not, seeds and slots that something else wrote are
+    /// told of and left until a command writes them (`reload`, `apply`, `seeds rotate`), or the daemon starts.
     pub auto_heal: bool,
-    /// Services for which that is otherwise.
+    /// Services for which that is otherwise, as far as their slots are concerned.
     pub auto_heal_services: BTreeMap<String, bool>,
     /// New seeds because of an alarm, at most so often; 0: never. Writing again what was falsified takes nothing of it.
     pub rotations_per_hour: u32,

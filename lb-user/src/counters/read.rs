@@ -122,6 +122,16 @@ impl Counters {
         self.events()[event as usize]
     }
 
+    /// New flows for which a backend was picked, and those of them whose key was seen for the first time in its seed's
+    /// life.
+    pub fn picks(&self) -> (u64, u64) {
+        let sum = |words: &[Word]| words.iter().map(Word::load).sum::<u64>();
+        let histograms = self.histograms.as_slice().iter();
+        histograms.fold((0, 0), |(picks, fresh), counted| {
+            (picks + sum(&counted.picks), fresh + sum(&counted.fresh))
+        })
+    }
+
     pub fn histogram(&self, cpu: u32) -> HistogramTotals {
         self.histograms.as_slice().get(cpu as usize).map_or(
             HistogramTotals {
@@ -390,7 +400,9 @@ mod tests {
             counted.flows.store(1 + cpu as u64);
             counted.packets.store(10);
             counters.by_cpu.as_slice()[cpu].verdicts[48].store(5);
-            counters.by_cpu.as_slice()[cpu].events[Event::FreshKey as usize].store(2);
+            counters.by_cpu.as_slice()[cpu].events[Event::FlowStored as usize].store(2);
+            counters.histograms.as_slice()[cpu].picks[7].store(3);
+            counters.histograms.as_slice()[cpu].fresh[cpu].store(1);
         }
         let expected = BackendTotals {
             flows: 3,
@@ -403,7 +415,8 @@ mod tests {
         assert_eq!(counters.backend(BACKENDS), BackendTotals::default());
         assert_eq!(counters.verdicts()[48], 10);
         assert_eq!(counters.verdicts_of(1)[48], 5);
-        assert_eq!(counters.event(Event::FreshKey), 4);
+        assert_eq!(counters.event(Event::FlowStored), 4);
+        assert_eq!(counters.picks(), (6, 2));
     }
 
     #[test]

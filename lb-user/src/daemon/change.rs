@@ -50,6 +50,7 @@ impl Controller {
             names: None,
         })
         .await
+        .map(|done| self.put_right(done, Trigger::Edit))
     }
 
     /// Reads the configuration file again. A file that does not fit changes nothing.
@@ -125,7 +126,7 @@ impl Controller {
             done.steps += block_in_place(|| self.fill_seeds(Some(&secret), RotationCause::Command))?;
         }
         done.notes.extend(notes);
-        Ok(done)
+        Ok(self.put_right(done, Trigger::Reload))
     }
 
     fn attach_again(&mut self, config: &Config) -> Result<(), Refusal> {

@@ -89,7 +89,10 @@ impl Controller {
     }
 
     /// Ends: leaves the datapath forwarding, or takes it down when the command line said so.
-    pub fn end(self, _end: End) -> anyhow::Result<()> {
+    pub fn end(mut self, _end: End) -> anyhow::Result<()> {
+        if !self.options.detach_on_exit {
+            self.stop_sampling();
+        }
         let events = &self.shared.events;
         if !self.options.detach_on_exit {
             events.record(
@@ -161,6 +164,7 @@ impl Controller {
 
     /// Makes and applies the plan for `scope`; answers how many steps it had.
     pub(super) fn bring_about(&mut self, scope: &Scope, trigger: Trigger) -> Result<usize, BringError> {
+        self.ledger.hands_off = !self.config.skew.auto_heal;
         self.ledger.bring_about(scope, trigger, &self.shared.recorder)
     }
 

@@ -20,6 +20,9 @@ use crate::{
     watch::{Desk, Watch, source::Mapped},
 };
 
+/// So many bits: nothing is sampled, since nobody reads samples.
+pub(super) const NO_SAMPLES: u32 = 64;
+
 impl Controller {
     /// Carries out a remedy; answers how many steps that took.
     pub(super) fn heal(&mut self, remedy: &Remedy) -> Result<usize, String> {
@@ -98,6 +101,21 @@ impl Controller {
             edits::with_sources(&error)
         })?;
         Ok(())
+    }
+
+    /// The datapath goes on without a reader of samples.
+    pub(super) fn stop_sampling(&mut self) {
+        self.ledger.desired.settings.packet_sample_bits = NO_SAMPLES;
+        if let Err(error) = self.sample(NO_SAMPLES) {
+            tracing::warn!("the datapath goes on sampling flows that nobody reads: {error}");
+        }
+    }
+
+    /// Whether a service's slots are written again without being asked for.
+    pub(super) fn heals(&self, service: &str) -> bool {
+        let skew = &self.config.skew;
+        let own = skew.auto_heal_services.get(service);
+        own.copied().unwrap_or(skew.auto_heal)
     }
 
     /// Half as much again as the longest interval, and a minute: rotations are looked for each second.

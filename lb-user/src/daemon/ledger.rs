@@ -8,6 +8,7 @@
 //! * when a step fails, disk and maps are taken back to what is in force. What was removed before the failure comes back
 //!   under other ids, without its flows; removals are among the last steps.
 
+mod hands_off;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -56,6 +57,10 @@ pub(super) struct Ledger<M> {
     pub store: Store,
     /// What was written, for the watch to compare with.
     pub board: Arc<Board>,
+    /// Seeds that something else wrote are left as they are, unless someone asks for a change.
+    pub hands_off: bool,
+    /// A change was not finished: what the maps hold is no one's wish.
+    behind: bool,
 }
 
 /// A plan, and the maps that it was made from.
@@ -140,6 +145,8 @@ impl<M: MapReader + MapWriter> Ledger<M> {
             tables: SlotTableCache::default(),
             store,
             board: Arc::default(),
+            hands_off: false,
+            behind: false,
         }
     }
 
@@ -162,9 +169,17 @@ impl<M: MapReader + MapWriter> Ledger<M> {
         trigger: Trigger,
         recorder: &Recorder,
     ) -> Result<usize, BringError> {
-        let planned = self.plan(scope, trigger, recorder)?;
-        self.carry_out(&planned, trigger, recorder)
-            .map_err(BringError::Apply)
+        let result = self.plan(scope, trigger, recorder).and_then(|mut planned| {
+            self.leave_seeds(&mut planned.plan, trigger);
+            let steps = self.carry_out(&planned, trigger, recorder);
+            steps.map_err(BringError::Apply)
+        });
+        self.behind = match (&result, scope) {
+            (Err(_), _) => true,
+            (Ok(_), Scope::All) => false,
+            (Ok(_), Scope::Services(_)) => self.behind,
+        };
+        result
     }
 
     /// Brings a change about, or leaves everything as it was.

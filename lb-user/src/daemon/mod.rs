@@ -3,6 +3,7 @@
 mod bring;
 mod change;
 mod controller;
+mod drift;
 mod edits;
 pub mod flow_reads;
 mod handle;

@@ -168,7 +168,7 @@ fn members(
             reference,
             state: backend.state,
             owned: owned.get(&reference).copied().unwrap_or(0),
-            weight: backend.weight,
+            weight: backend.next_hop.map_or(0, |_| backend.weight),
         })
     };
     wanted.backends.iter().filter_map(member).collect()

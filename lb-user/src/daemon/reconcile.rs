@@ -47,10 +47,8 @@ impl Controller {
     /// Compares all maps with what they should hold, and puts right what differs; interfaces too.
     pub(super) fn reconcile(&mut self) {
         self.reattach();
-        if let Some(watch) = self.shared.skew.get() {
-            watch.look_before_repair();
-        }
-        let result = self.bring_about(&Scope::All, Trigger::Reconcile);
+        let left = self.left_as_it_is();
+        let result = self.bring_about(&self.all_but(&left), Trigger::Reconcile);
         self.note_outcome(&result, "reconcile");
         if let Ok(steps) = result
             && steps > 0
@@ -63,6 +61,7 @@ impl Controller {
             self.shared.events.record(Kind::Drift, "datapath", text);
             self.publish(None);
         }
+        self.tell_what_is_left(&left);
     }
 
     /// An interface that was made anew, or lost the program, gets it again.

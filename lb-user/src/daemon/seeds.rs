@@ -90,6 +90,9 @@ impl Controller {
         let steps = self
             .rotate(&indices, RotationCause::Command)
             .map_err(|error| failed(&error))?;
+        if let Some(watch) = self.shared.skew.get() {
+            watch.rotated();
+        }
         self.shared.recorder.change_applied(start.elapsed());
         Ok(Done {
             revision: self.ledger.overlay.revision(),

@@ -16,6 +16,7 @@ use super::{
     controller::Controller,
     edits,
     handle::{Command, Handle, QUEUE},
+    heal::NO_SAMPLES,
     host,
     ledger::Ledger,
     seed_clock::SeedClock,
@@ -41,8 +42,6 @@ use crate::{
 
 /// How long the start waits for next hops; backends without one are left out until they have it.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Samples are off while nothing reads them.
-const SAMPLE_BITS: u32 = 32;
 
 /// Runs the daemon from start to end.
 pub async fn run(options: Options) -> anyhow::Result<()> {
@@ -205,7 +204,7 @@ impl Controller {
             Some(held) => held,
             None => seeds::fresh_table_key()?,
         };
-        let settings = config.desired_settings(key, SAMPLE_BITS);
+        let settings = config.desired_settings(key, NO_SAMPLES);
         let ledger = Ledger::new(&config.services, overlay, settings, maps, store);
         let (resolver, answers) =
             Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;

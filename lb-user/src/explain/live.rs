@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Event, Histogram},
+    counters::{BackendCounters, CpuCounters, Histogram},
     flow::{FlowBucket, FlowValue, candidate_buckets},
     ids::BackendRef,
     sample::Sample,
@@ -77,7 +77,7 @@ impl<'a> LiveTables<'a> {
 
     /// Whether a backend was picked, rather than found in the flow table.
     pub(super) fn picked(&self) -> bool {
-        self.counted.events[Event::FlowPicked as usize].load() > 0
+        self.histogram.picks.iter().any(|count| count.load() > 0)
     }
 
     /// The service that was found.

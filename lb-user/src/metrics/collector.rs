@@ -108,12 +108,13 @@ fn datapath(shared: &Shared, scrape: &mut Scrape) {
         );
     }
     let events = shared.counters.events();
-    for event in Counted::ALL {
-        scrape.add(
-            "datapath_events_total",
-            &[("event", event.name())],
-            events[event as usize] as f64,
-        );
+    let (picked, fresh) = shared.counters.picks();
+    let counted = Counted::ALL.map(|event| (event.name(), events[event as usize]));
+    for (event, number) in [("flow_picked", picked), ("fresh_key", fresh)]
+        .into_iter()
+        .chain(counted)
+    {
+        scrape.add("datapath_events_total", &[("event", event)], number as f64);
     }
     for (state, event) in flow_reads::EVICTIONS {
         scrape.add(

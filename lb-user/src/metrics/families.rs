@@ -82,6 +82,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "skew_hash_entropy_bits",
         "Shannon entropy of a CPU's hash histogram, at most 8 bits.",
     ),
+    gauge(
+        "skew_warning",
+        "1 while it is warned of something beside the alarms of services.",
+    ),
     gauge("skew_streams", "Streams of counts that are watched."),
     gauge(
         "skew_false_alarms_per_year",

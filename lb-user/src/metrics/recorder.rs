@@ -202,6 +202,14 @@ impl Recorder {
 }
 
 impl Trigger {
+    /// Whether someone wants a change, the start of the daemon included.
+    pub const fn is_asked_for(self) -> bool {
+        match self {
+            Self::Start | Self::Edit | Self::Reload | Self::Rollback => true,
+            Self::NextHop | Self::Seeds | Self::Reconcile | Self::Heal | Self::Samples => false,
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Start => "start",

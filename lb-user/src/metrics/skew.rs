@@ -26,6 +26,10 @@ pub(super) fn collect(shared: &Shared, scrape: &mut Scrape) {
         let labels = [("check", check.as_str())];
         scrape.add("skew_self_check_failed", &labels, f64::from(u8::from(*failed)));
     }
+    for (service, warning, stands) in &gauges.warnings {
+        let labels = [("service", service.as_str()), ("warning", warning.name())];
+        scrape.add("skew_warning", &labels, f64::from(u8::from(*stands)));
+    }
     scrape.add("skew_streams", &[], gauges.streams as f64);
     scrape.add("skew_false_alarms_per_year", &[], gauges.false_alarms_per_year);
     if let Some(seconds) = last_check {

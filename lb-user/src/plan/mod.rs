@@ -23,7 +23,7 @@ use lb_common::{
     seed::Seed,
     service::ServiceKey,
     service_index::{head_shift, heads_for},
-    settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies},
+    settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies, one_in},
     vip_filter,
 };
 
@@ -177,10 +177,12 @@ fn plan_settings(
         clock_multiplier: clock_multiplier(capacity.hz),
         flow_mask: capacity.flow_buckets.saturating_sub(1),
         fresh_mask: capacity.fresh_words.saturating_sub(1),
-        sample_bits: wanted.sample_bits,
+        sample_mask: one_in(wanted.sample_bits),
+        packet_sample_mask: one_in(wanted.packet_sample_bits),
         backend_stride: capacity.backends,
         timeouts,
         service_shift: head_shift(heads_for(capacity.services)),
+        reserved: 0,
     };
     if settings != *current {
         phases.settings = Some(settings);

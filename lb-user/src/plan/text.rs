@@ -85,10 +85,13 @@ fn settings_line(f: &mut fmt::Formatter<'_>, settings: &Settings) -> fmt::Result
         timeout(flow::state::CLOSING),
         timeout(flow::state::DATAGRAM),
     )?;
-    match settings.sample_bits {
-        32.. => f.write_str("no samples"),
-        bits => write!(f, "a sample every {} new flows", 1u64 << bits),
-    }
+    let of = |mask: u64, what: &str| match mask.checked_add(1) {
+        None => format!("no {what}s"),
+        Some(1) => format!("every {what}"),
+        Some(count) => format!("1 {what} in {count}"),
+    };
+    let (flows, packets) = (settings.sample_mask, settings.packet_sample_mask);
+    write!(f, "samples: {}, {}", of(flows, "new flow"), of(packets, "packet"))
 }
 
 fn backend_line(f: &mut fmt::Formatter<'_>, id: u32, backend: &Backend) -> fmt::Result {

@@ -25,7 +25,10 @@ pub struct DesiredSettings {
     /// Key of the flow fingerprint; only written while the maps hold none, since it lives as long as the table. May be
     /// unset when they do.
     pub table_key: FingerprintKey,
+    /// One new flow in 2^bits is sampled; 64 for none.
     pub sample_bits: u32,
+    /// One packet in 2^bits is sampled; 64 for none.
+    pub packet_sample_bits: u32,
     /// Seconds.
     pub new_timeout: u32,
     pub established_timeout: u32,
@@ -36,7 +39,8 @@ impl Default for DesiredSettings {
     fn default() -> Self {
         Self {
             table_key: FingerprintKey::UNSET,
-            sample_bits: 32,
+            sample_bits: 64,
+            packet_sample_bits: 64,
             new_timeout: 30,
             established_timeout: 6 * 3600,
             closing_timeout: 10,

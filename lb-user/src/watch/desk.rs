@@ -106,12 +106,32 @@ impl Desk {
         outcome
     }
 
-    /// The controller is about to compare the maps with the plan and to put right what differs: remembers what that is.
-    pub fn look_before_repair(&self) {
-        if let Some((_, findings)) = readback::look(&self.board, &self.source)
-            && !findings.is_clean()
-        {
-            self.lock().pending.merge(findings);
+    /// The controller is about to compare the maps with the plan and to put right what differs: remembers what that is,
+    /// and answers it.
+    pub fn look_before_repair(&self) -> Findings {
+        let Some((_, findings)) = readback::look(&self.board, &self.source) else {
+            return Findings::default();
+        };
+        if !findings.is_clean() {
+            self.lock().pending.merge(findings.clone());
+        }
+        findings
+    }
+
+    /// All that should be in the maps was written on command; `differed`: something is known not to have been there.
+    pub fn put_right(&self, differed: bool) {
+        let mut state = self.lock();
+        if differed || !state.monitor.findings.is_clean() {
+            state.monitor.put_right();
+            state.pending = Findings::default();
+        }
+    }
+
+    /// Seeds were rotated on command, maybe because of an alarm.
+    pub fn rotated(&self) {
+        let mut state = self.lock();
+        if state.monitor.is_alarm() {
+            state.monitor.rotated();
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{
     incident::Incident,
     monitor::Monitor,
-    report::{self, CauseName, SeverityName, StateName, alpha, entropy_bits, evidence_of},
+    report::{self, CauseName, SeverityName, StateName, WarningName, alpha, entropy_bits, evidence_of},
     service::ServiceWatch,
     show::incident_of,
 };
@@ -44,6 +44,8 @@ pub struct Gauges {
     pub cpus: Vec<CpuGauges>,
     /// Self-checks by name, and whether they failed.
     pub self_checks: Vec<(String, bool)>,
+    /// Every warning there may be: a service's name or nothing, and whether it stands.
+    pub warnings: Vec<(String, WarningName, bool)>,
 }
 
 impl Gauges {
@@ -68,8 +70,24 @@ impl Gauges {
                 })
                 .collect(),
             self_checks: monitor.self_checks(),
+            warnings: warnings(monitor),
         }
     }
+}
+
+fn warnings(monitor: &Monitor) -> Vec<(String, WarningName, bool)> {
+    let standing = &monitor.warnings.standing;
+    let of_services = monitor.services.iter().flat_map(|(key, service)| {
+        [WarningName::Weights, WarningName::Seeds].map(|name| {
+            let stands = standing.contains_key(&(name, Some(*key), 0));
+            (service.table.name.to_string(), name, stands)
+        })
+    });
+    let of_host = [WarningName::FreshKeysFull, WarningName::FreshKeysStarved].map(|name| {
+        let stands = standing.keys().any(|(known, ..)| *known == name);
+        (String::new(), name, stands)
+    });
+    of_services.chain(of_host).collect()
 }
 
 fn of_service(service: &ServiceWatch, incident: &Incident) -> ServiceGauges {

@@ -44,6 +44,7 @@ pub struct Member {
     pub state: BackendState,
     /// Slots of the table.
     pub owned: u32,
+    /// As wanted; 0 while it has no next hop, and therefore no slots.
     pub weight: u32,
 }
 

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use build::{
     BackendCounts, alpha, backend_rows, cause_of, entropy_bits, evidence_of, expected_entropy_bits, nearer,
 };
-pub use names::{CauseName, SeverityName, StateName};
-pub use words::{Names, advice, conclusion, explanation, remedy_done, scope_of, withheld};
+pub use names::{CauseName, SeverityName, StateName, WarningName};
+pub use words::{Names, advice, conclusion, explanation, listed, remedy_done, scope_of, whose, withheld};
 
 use crate::state::desired::BackendState;
 
@@ -35,7 +35,8 @@ pub struct SkewReport {
     pub false_alarms_per_year: f64,
     /// Whether remedies are applied without being asked for.
     pub auto_heal: bool,
-    /// Seconds over which counts, shares and effects are taken, at most.
+    /// Seconds over which counts, shares and effects are taken: from the start on, then the last 60 to 70 checks. After
+    /// another table a service's are over less.
     pub window_seconds: f64,
     /// In order of names.
     pub services: Vec<ServiceSkew>,
@@ -43,6 +44,9 @@ pub struct SkewReport {
     pub cpus: Vec<CpuSkew>,
     /// What is checked without traffic.
     pub self_checks: Vec<SelfCheck>,
+    /// What is worth knowing beside alarms of services; alarms first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
     pub remedies: Remedies,
 }
 
@@ -76,12 +80,37 @@ pub struct ServiceSkew {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm_evidence: Option<f64>,
     pub effect: EffectSkew,
+    /// Bets from seed to seed; `None` where none are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seeds: Option<EpochSkew>,
     /// In order of addresses.
     pub backends: Vec<BackendSkew>,
     /// Sentences: what was done about it, oldest first.
     pub done: Vec<String>,
     /// Sentences: what to do, most urgent first.
     pub todo: Vec<String>,
+}
+
+/// Bets on the backends' parts of all new flows under one seed after the other: slow, and valid whatever the clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpochSkew {
+    /// Seeds that have ended since the start or the last alarm.
+    pub ended: u32,
+    pub evidence: f64,
+    pub threshold: f64,
+}
+
+/// Something worth knowing that is no alarm of a service's spread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    pub warning: WarningName,
+    /// A service by its name, or what of the host.
+    pub object: String,
+    pub since_seconds: f64,
+    /// A sentence.
+    pub text: String,
+    /// A sentence: what to do.
+    pub todo: String,
 }
 
 /// How large the unevenness of fresh flows over the window is. Each interval is missed with probability [`alpha`].
@@ -199,7 +228,8 @@ impl SkewReport {
 
     /// Whether something is wrong: an alarm stands or a self-check failed.
     pub fn is_alarm(&self) -> bool {
-        self.firing().next().is_some() || self.failed_checks().next().is_some()
+        let warned = self.warnings.iter().any(|warning| warning.warning.is_alarm());
+        self.firing().next().is_some() || self.failed_checks().next().is_some() || warned
     }
 
     /// Once in how many years chance alone brings a box to such evidence, at most as often. At the threshold: the inverse

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::{ids::BackendRef, sample::Sample};
+use lb_common::{
+    ids::BackendRef,
+    sample::{Sample, kind},
+};
 
 use super::{
+    filters::Filters,
     heavy::Heavy,
     published::{Published, Table},
     source::Source,
@@ -43,6 +47,8 @@ pub struct Sampled {
     /// By service id: the last step and the one before.
     audits: [BTreeMap<u32, Audits>; 2],
     keys: Heavy<KeyOf>,
+    /// Of fresh keys, and the keys that were seen beside them.
+    pub(super) filters: Filters,
     checks: u32,
     /// Samples and known-answer tests taken, and those that were wrong, since the start.
     pub seen: u64,
@@ -58,6 +64,7 @@ impl Default for Sampled {
         Self {
             audits: Default::default(),
             keys: Heavy::new(KEYS),
+            filters: Filters::default(),
             checks: 0,
             seen: 0,
             wrong: 0,
@@ -70,8 +77,16 @@ impl Default for Sampled {
 impl Sampled {
     /// A sampled pick of traffic.
     pub fn take(&mut self, sample: &Sample, published: &Published, source: &impl Source) -> Option<Choice> {
+        if sample.kind != kind::NEW_FLOW {
+            return None;
+        }
         let table = table_of(sample.service, published)?;
-        self.keys.count(key_of(sample, table), self.weight);
+        let key = key_of(sample, table);
+        self.keys.count(key, self.weight);
+        // The witness of a client knows no service and no protocol.
+        let protocol = if table.by_client() { 0 } else { key.protocol };
+        self.filters
+            .count(sample, &(key.words, key.ports, protocol), self.weight);
         self.audit(sample, table, published, source)
     }
 
@@ -143,6 +158,7 @@ impl Sampled {
     /// After a remedy: what was wrong before says nothing about what is now.
     pub fn restart(&mut self) {
         self.audits = Default::default();
+        self.filters.restart();
         self.mute = MUTE;
     }
 

@@ -1,18 +1,24 @@
 //! One service under watch: counts, stream, state.
 
+mod expected;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{incident::Incident, published::Table, report, source::Source, trail::Trail};
+use lb_common::seed::{SHARED, Seed, of_cpu};
+
+use super::{epochs::Epochs, incident::Incident, published::Table, report, source::Source, trail::Trail};
 use crate::{
     counters::BackendTotals,
     skew::{
-        Category, Outcome, Shares, Skip, Stream, StreamSpec,
+        Category, Outcome, Skip, Stream, StreamSpec,
         effect::{Effect, Severity, Watched, severity},
         intake::{self, Intake, Taken},
-        tilt::Tolerance,
+        shares::SlotMismatch,
     },
     state::desired::BackendState,
 };
+
+use expected::{ids, mismatches, shares};
 
 /// Level from which on a service's counts are kept by CPU too.
 const CLOSER: f64 = 0.5;
@@ -29,6 +35,12 @@ pub(super) struct ServiceWatch {
     pub cpus: BTreeMap<u32, CpuCounts>,
     /// Whether the last look at its slots found them wrong.
     pub was_wrong: bool,
+    /// Bets from seed to seed; `None` where there is no room for their counts, or nobody knows them by CPU.
+    pub epochs: Option<Epochs>,
+    /// Backends whose slots do not stand for their weights.
+    pub mismatches: Vec<SlotMismatch>,
+    /// What was read last; see [`intake::source`].
+    origin: u64,
     intake: Intake,
     counts: Vec<u64>,
     crossed: bool,
@@ -57,6 +69,9 @@ impl ServiceWatch {
             incident: Incident::new(Arc::clone(&table.name)),
             cpus: BTreeMap::new(),
             was_wrong: false,
+            epochs: None,
+            mismatches: mismatches(&table),
+            origin: 0,
             intake: Intake::new(interval),
             counts: Vec::new(),
             crossed: false,
@@ -72,10 +87,14 @@ impl ServiceWatch {
         let same_members = self.stream.shares().ids().iter().copied().eq(ids(table));
         let shares = shares(table);
         self.table = Arc::clone(table);
+        self.mismatches = mismatches(table);
         if shares == *self.stream.shares() {
             return;
         }
         self.trail = Trail::new(KINDS * shares.len());
+        if let Some(epochs) = &mut self.epochs {
+            epochs.set_shares(&shares);
+        }
         self.stream.set_shares(shares);
         self.cpus.clear();
         if !same_members {
@@ -83,18 +102,48 @@ impl ServiceWatch {
         }
     }
 
-    /// Reads the counters; `pick` hears of each CPU's fresh picks so far.
+    pub fn set_ln_arl(&mut self, ln_arl: f64) {
+        self.stream.set_ln_arl(ln_arl);
+        if let Some(epochs) = &mut self.epochs {
+            epochs.set_ln_arl(ln_arl);
+        }
+    }
+
+    /// Bets from seed to seed from now on, or no longer.
+    pub fn bet_on_epochs(&mut self, bet: bool, ln_arl: f64) {
+        match bet {
+            true if self.epochs.is_none() => self.epochs = Some(Epochs::new(self.stream.shares(), ln_arl)),
+            true => {}
+            false => self.epochs = None,
+        }
+    }
+
+    /// Seeds that are in use were not ended by chance.
+    pub fn forget_epochs(&mut self) {
+        if let Some(epochs) = &mut self.epochs {
+            epochs.forget();
+        }
+    }
+
+    /// Reads the counters under these seeds; `pick` hears of each CPU's fresh picks so far.
     pub fn check(
         &mut self,
         at: Duration,
         interval: Duration,
         source: &impl Source,
+        seeds: &BTreeMap<u32, Seed>,
         mut pick: impl FnMut(u32, u64),
     ) -> Found {
         let members = self.table.members.len();
         let cpus = source.cpus();
         let mut sums = vec![0u64; KINDS * members];
         let closer = self.stream.level() >= CLOSER || self.stream.alarm().is_some();
+        let origin = intake::source(source.origin(), 0..cpus);
+        if std::mem::replace(&mut self.origin, origin) != origin {
+            self.forget_epochs();
+        }
+        let mut ended: Vec<Vec<u64>> = Vec::new();
+        let mut flows = vec![0; members];
         for cpu in 0..cpus {
             let mut fresh_of_cpu = vec![0; if closer { members } else { 0 }];
             let mut picked = 0u64;
@@ -111,6 +160,10 @@ impl ServiceWatch {
                 if closer {
                     fresh_of_cpu[place] = counted.fresh_flows;
                 }
+                flows[place] = counted.flows;
+            }
+            if !self.table.uses_shared_seed() {
+                ended.extend(self.read_epoch(of_cpu(cpu), seeds, &flows));
             }
             pick(cpu, picked);
             if closer {
@@ -120,7 +173,12 @@ impl ServiceWatch {
         if !closer {
             self.cpus.clear();
         }
-        let origin = intake::source(source.origin(), 0..cpus);
+        if self.table.uses_shared_seed() {
+            ended.extend(self.read_epoch(SHARED, seeds, &sums[members..2 * members]));
+        }
+        if let Some(epochs) = &mut self.epochs {
+            epochs.close(&ended);
+        }
         let reading = intake::Reading {
             at,
             source: origin,
@@ -146,6 +204,12 @@ impl ServiceWatch {
             alarm: self.stream.alarm().is_some(),
             crossed: self.crossed,
         }
+    }
+
+    /// Takes the new flows so far under a seed; answers those of the seed before, if it has ended.
+    fn read_epoch(&mut self, index: u32, seeds: &BTreeMap<u32, Seed>, flows: &[u64]) -> Option<Vec<u64>> {
+        let generation = seeds.get(&index)?.generation;
+        self.epochs.as_mut()?.read(index, generation, flows)
     }
 
     fn check_cpu(&mut self, at: Duration, interval: Duration, cpu: u32, counters: &[u64]) {
@@ -181,6 +245,16 @@ impl ServiceWatch {
     pub fn restart(&mut self) {
         self.stream.restart();
         self.cpus.clear();
+    }
+
+    /// Forgets what was counted, and the alarm that rests on it; what is remembered of alarms stays.
+    pub fn start_anew(&mut self, interval: Duration, ln_arl: f64) {
+        self.stream = Stream::new(StreamSpec::new(ln_arl), self.stream.shares().clone());
+        self.trail = Trail::new(KINDS * self.table.members.len());
+        self.cpus.clear();
+        self.intake = Intake::new(interval);
+        self.crossed = false;
+        self.forget_epochs();
     }
 
     /// Sums of the trail: fresh flows, new flows, packets.
@@ -223,18 +297,4 @@ pub(super) fn worst(stream: &Stream) -> Option<usize> {
         Category::Member(id) => stream.shares().ids().iter().position(|known| *known == id),
         Category::Bit(_) => None,
     }
-}
-
-fn ids(table: &Table) -> impl Iterator<Item = u32> {
-    table.members.iter().map(|member| member.reference.bits())
-}
-
-/// Shares by owned slots, as published.
-fn shares(table: &Table) -> Shares {
-    let owned: Vec<(u32, u32)> = table
-        .members
-        .iter()
-        .map(|member| (member.reference.bits(), member.owned))
-        .collect();
-    Shares::of_slots(&owned, table.slots.len() as u32, Tolerance::DEFAULT)
 }

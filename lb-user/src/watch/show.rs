@@ -1,5 +1,7 @@
 //! From what the monitor knows to the words of the interface.
 
+mod checks;
+
 use std::{net::IpAddr, time::Duration};
 
 use lb_common::seed::of_cpu;
@@ -8,13 +10,14 @@ use super::{
     incident::Incident,
     monitor::Monitor,
     report::{
-        BackendCounts, CpuSkew, EffectSkew, Names, Remedies, SelfCheck, ServiceSkew, SkewReport, StateName,
-        advice, backend_rows, cause_of, evidence_of, explanation, scope_of, withheld,
+        BackendCounts, CpuSkew, EffectSkew, EpochSkew, Names, Remedies, ServiceSkew, SkewReport, StateName,
+        Warning, WarningName, advice, backend_rows, cause_of, evidence_of, explanation, scope_of, withheld,
     },
     service::ServiceWatch,
-    trail,
 };
 use crate::skew::attribution::{Place, SeedFault, SeedFinding, Verdict};
+
+pub(super) use checks::self_checks;
 
 pub(super) fn report(monitor: &Monitor, only: Option<&str>, now_ms: u64) -> SkewReport {
     let wanted = |service: &&ServiceWatch| only.is_none_or(|name| &*service.table.name == name);
@@ -33,10 +36,11 @@ pub(super) fn report(monitor: &Monitor, only: Option<&str>, now_ms: u64) -> Skew
         ln_threshold: monitor.ln_arl,
         false_alarms_per_year: settings.false_alarms_per_year,
         auto_heal: settings.auto_heal,
-        window_seconds: settings.interval.as_secs_f64() * f64::from(trail::LONGEST),
+        window_seconds: settings.interval.as_secs_f64() * f64::from(monitor.histograms.pooled.trail.checks()),
         services,
         cpus: cpus(monitor),
         self_checks: self_checks(monitor),
+        warnings: warnings(monitor, only),
         remedies: remedies(monitor),
     }
 }
@@ -109,6 +113,11 @@ fn of_service(monitor: &Monitor, service: &ServiceWatch) -> ServiceSkew {
         threshold,
         alarm_evidence: alarm.map(|alarm| alarm.max_s.max(alarm.ln_dense)),
         effect: EffectSkew::of(&service.effect(), &endpoints),
+        seeds: service.epochs.as_ref().map(|epochs| EpochSkew {
+            ended: epochs.ended(),
+            evidence: epochs.evidence(),
+            threshold: epochs.threshold(),
+        }),
         backends: backend_rows(&service.stream, &counts),
         done: incident.done.clone(),
         todo: todo(monitor, incident, verdict, names),
@@ -177,75 +186,24 @@ fn cpus(monitor: &Monitor) -> Vec<CpuSkew> {
     std::iter::once(all).chain(cpus).collect()
 }
 
-pub(super) fn self_checks(monitor: &Monitor) -> Vec<SelfCheck> {
-    let (findings, known) = (&monitor.findings, &monitor.known_answers);
-    let ago = |then: Duration| seconds(monitor.at.saturating_sub(then));
-    let looked = monitor.looked.map(ago);
-    let check = |name: &str, ok: bool, ago: Option<f64>, detail: String| SelfCheck {
-        name: name.to_owned(),
-        ok,
-        checked_seconds_ago: ago,
-        detail,
-    };
-    let seeds = match (findings.seeds.len(), monitor.old_seed) {
-        (0, Some([age, limit])) => format!(
-            "the oldest seed of a CPU is {} s old, and should have been renewed within {} s",
-            age.as_secs(),
-            limit.as_secs()
-        ),
-        (0, None) => format!("{} seeds read back as they were written", findings.seeds_read),
-        (wrong, _) => format!(
-            "{wrong} of {} seeds are not as they were written",
-            findings.seeds_read
-        ),
-    };
-    let slots = match findings.tables.len() {
-        0 => format!(
-            "{} slots of {} tables read back as they were written",
-            findings.slots_read, findings.tables_read
-        ),
-        wrong => {
-            let slots: u64 = findings.tables.values().map(|table| u64::from(table.wrong)).sum();
-            format!(
-                "{slots} slots of {wrong} of {} tables are not as they were written",
-                findings.tables_read
-            )
-        }
-    };
-    let hash = match &known.error {
-        Some(error) => format!("not tested: {error}"),
-        None => format!(
-            "{} known flows asked on {} CPUs, {} answered wrongly",
-            known.checked, known.cpus, known.wrong
-        ),
-    };
-    let audits = monitor.sampled.audits();
-    let wrong: u64 = audits
-        .iter()
-        .map(|audit| audit.wrong_slot + audit.wrong_backend)
-        .sum();
-    let checked: u64 = audits.iter().map(|audit| audit.checked).sum();
-    vec![
-        check(
-            "seeds",
-            findings.seeds.is_empty() && monitor.old_seed.is_none(),
-            looked,
-            seeds,
-        ),
-        check(
-            "hash",
-            known.wrong == 0 && known.error.is_none(),
-            known.at.map(ago),
-            hash,
-        ),
-        check("slots", findings.tables.is_empty(), looked, slots),
-        check(
-            "samples",
-            wrong == 0,
-            Some(0.0),
-            format!("{checked} choices of the last seconds computed again, {wrong} of them wrong"),
-        ),
-    ]
+/// A filter that is in doubt is among the self-checks.
+fn warnings(monitor: &Monitor, only: Option<&str>) -> Vec<Warning> {
+    let standing = monitor.warnings.standing.iter();
+    let shown = standing.filter(|((name, service, _), standing)| {
+        let wanted = service.is_none() || only.is_none_or(|only| standing.said.object == only);
+        wanted && *name != WarningName::FreshKeysStarved
+    });
+    let mut warnings: Vec<Warning> = shown
+        .map(|((name, ..), standing)| Warning {
+            warning: *name,
+            object: standing.said.object.clone(),
+            since_seconds: seconds(monitor.at.saturating_sub(standing.since)),
+            text: standing.said.text.clone(),
+            todo: standing.said.todo.clone(),
+        })
+        .collect();
+    warnings.sort_by_key(|warning| !warning.warning.is_alarm());
+    warnings
 }
 
 fn remedies(monitor: &Monitor) -> Remedies {

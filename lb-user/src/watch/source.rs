@@ -35,6 +35,14 @@ pub trait Source: Send + 'static {
     fn service(&self, _key: &ServiceKey) -> Entry {
         Entry::Unknown
     }
+    /// Bits set in the filter of fresh keys of a seed, and its bits, by index into `SEEDS`; `None` where nobody reads it.
+    fn fresh_bits(&self, _index: u32) -> Option<[u64; 2]> {
+        None
+    }
+    /// Whether [`Source::backend`] knows which CPU counted flows and packets.
+    fn counts_by_cpu(&self) -> bool {
+        true
+    }
     /// Whether a backend may take new flows.
     fn is_serving(&self, backend: BackendRef) -> bool;
 }
@@ -96,6 +104,12 @@ impl Source for Mapped {
             Ok(entry) => Entry::Read(entry),
             Err(_) => Entry::Unknown,
         }
+    }
+
+    fn fresh_bits(&self, index: u32) -> Option<[u64; 2]> {
+        let bits = u64::from(self.counters.capacity().fresh_words) * u64::from(u64::BITS);
+        let set = self.counters.fresh_fill(index) * bits as f64;
+        Some([set.round() as u64, bits])
     }
 
     fn is_serving(&self, backend: BackendRef) -> bool {

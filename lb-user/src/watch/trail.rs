@@ -6,8 +6,6 @@ use crate::skew::effect::Window;
 const STEP: u32 = 10;
 /// Whole steps that are kept.
 const STEPS: usize = 6;
-/// Checks that a trail covers at most.
-pub const LONGEST: u32 = STEP * (STEPS as u32 + 1);
 
 /// Sums by category over the last 60 to 70 checks.
 #[derive(Clone, Debug)]
@@ -42,6 +40,11 @@ impl Trail {
         }
     }
 
+    /// Checks that the sums are over.
+    pub fn checks(&self) -> u32 {
+        STEP * self.steps.len() as u32 + self.checks
+    }
+
     /// Sums by category.
     pub fn totals(&self) -> Vec<u64> {
         let pairs = self.steps.totals().iter().zip(&self.step);
@@ -53,17 +56,22 @@ impl Trail {
 mod tests {
     use super::*;
 
+    /// Checks that a trail covers at most.
+    const LONGEST: u32 = STEP * (STEPS as u32 + 1);
+
     #[test]
     fn the_last_sixty_checks_count_and_older_ones_do_not() {
         let mut trail = Trail::new(2);
+        assert_eq!(trail.checks(), 0);
         for _ in 0..65 {
             trail.push(&[1, 2]);
         }
-        assert_eq!(trail.totals(), [65, 130]);
+        assert_eq!((trail.totals(), trail.checks()), (vec![65, 130], 65));
         for _ in 0..LONGEST {
             trail.push(&[0, 1]);
         }
         assert_eq!(trail.totals()[0], 0);
+        assert!((LONGEST - STEP..=LONGEST).contains(&trail.checks()));
         trail.push(&[7]);
         assert_eq!(trail.totals(), [7]);
     }

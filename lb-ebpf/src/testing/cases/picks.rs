@@ -4,6 +4,7 @@ use lb_common::{
     backend::state,
     counters::Event,
     seed::{self, Seed},
+    settings::one_in,
     slot_table::bucket_scale,
 };
 
@@ -111,7 +112,7 @@ fn seeds(world: &World) -> Vec<Case> {
         world.services.get_mut(&SPREAD.key()).expect("the service").flags = lb_common::service::flag::FLEET;
         world.pick(&syn, &SPREAD.key())
     };
-    let no_seed = || Expect::drop(Drop::NoSeed).event(Event::FlowPicked, 1);
+    let no_seed = || Expect::drop(Drop::NoSeed);
     vec![
         Case::new(
             "a CPU without a seed picks with the shared one, and says so",
@@ -225,11 +226,30 @@ fn slots(world: &World) -> Vec<Case> {
             })
             .sends(
                 &syn,
-                Expect::drop(Drop::NoBackend)
-                    .event(Event::FlowPicked, 1)
-                    .event(Event::SlotNotServing, 8),
+                Expect::drop(Drop::NoBackend).event(Event::SlotNotServing, 8),
             ),
     ]
+}
+
+/// Until the ring buffer is full, which tells how many there were.
+fn packets_sampled(world: &World) -> Case {
+    let every = 4;
+    let mut case = Case::new("one packet in four of a backend is sampled, of any flow", world)
+        .with(|world| world.settings.packet_sample_mask = one_in(2))
+        .sends(&WEB.packet().syn(), Expect::dsr(WEB.id).new_flow())
+        .sends(&WEB.packet(), Expect::dsr(WEB.id));
+    let last = (SAMPLE_CAPACITY + 1) * every;
+    for number in 3..=last {
+        let expect = Expect::dsr(WEB.id);
+        let lost = number == last;
+        let expect = if lost {
+            expect.event(Event::SampleLost, 1)
+        } else {
+            expect
+        };
+        case = case.sends(&WEB.packet(), expect);
+    }
+    case
 }
 
 fn evidence(world: &World) -> Vec<Case> {
@@ -238,7 +258,7 @@ fn evidence(world: &World) -> Vec<Case> {
         "every new flow is sampled until the ring buffer is full; then they are lost",
         world,
     )
-    .with(|world| world.settings.sample_bits = 0)
+    .with(|world| world.settings.sample_mask = one_in(0))
     .with(|world| world.settings.fresh_mask = u32::MAX);
     for number in 0..=SAMPLE_CAPACITY as u16 {
         // Without bitmaps no key is fresh, and none can meet another's bit.
@@ -266,8 +286,9 @@ fn evidence(world: &World) -> Vec<Case> {
     });
     vec![
         sampled,
+        packets_sampled(world),
         Case::new("no flow is sampled when samples are off", world)
-            .with(|world| world.settings.sample_bits = 32)
+            .with(|world| world.settings.sample_mask = one_in(64))
             .sends(&syn, Expect::dsr(WEB.id).new_flow()),
         Case::new("a key is fresh once in a seed's life", world)
             .sends(&syn, Expect::dsr(WEB.id).new_flow())

@@ -117,7 +117,7 @@ fn reach(world: &World) -> Vec<Case> {
 
 fn none(world: &World) -> Vec<Case> {
     let nobody = |tried| {
-        let expect = Expect::drop(Drop::NoBackend).event(Event::FlowPicked, 1);
+        let expect = Expect::drop(Drop::NoBackend);
         if tried == 0 {
             expect
         } else {
@@ -160,9 +160,7 @@ fn none(world: &World) -> Vec<Case> {
             })
             .sends(
                 &WEB.packet().syn(),
-                Expect::drop(Drop::Inconsistent)
-                    .event(Event::FlowPicked, 1)
-                    .event(Event::MapInconsistent, 1),
+                Expect::drop(Drop::Inconsistent).event(Event::MapInconsistent, 1),
             ),
     ]
 }

@@ -6,7 +6,7 @@ use lb_common::{
     flow_hash::Key,
     ids::BackendRef,
     seed::Seed,
-    settings::LAYOUT_VERSION,
+    settings::{LAYOUT_VERSION, one_in},
 };
 
 use super::{Rng, Traffic};
@@ -25,7 +25,8 @@ pub fn world(rng: &mut Rng, cpu: u32, traffic: &Traffic) -> World {
     world.now = rng.pick(&[1_000_000, 1_000_000, 0, 5, u32::MAX - 3, 1 << 31]);
     world.settings.flow_mask = rng.pick(&[15, 15, 7, 3, 1, 0]);
     world.settings.fresh_mask = rng.pick(&[63, 63, 7, 0]);
-    world.settings.sample_bits = rng.pick(&[64, 4, 1]);
+    world.settings.sample_mask = one_in(rng.pick(&[64, 4, 1]));
+    world.settings.packet_sample_mask = one_in(rng.pick(&[64, 3, 1]));
     for _ in 0..rng.below(8) {
         disturb(rng, &mut world);
     }
@@ -69,7 +70,7 @@ fn settings(rng: &mut Rng, world: &mut World) {
         1 => settings.flow_mask = rng.pick(&[31, 0xffff, u32::MAX]),
         2 => settings.fresh_mask = rng.pick(&[127, 0xffff, u32::MAX]),
         3 => settings.backend_stride = rng.pick(&[0, 63, 1000, u32::MAX]),
-        4 => settings.sample_bits = rng.pick(&[0, 1, 31, 32, 64, u32::MAX]),
+        4 => settings.sample_mask = rng.pick(&[0, 1, 2, u64::MAX]),
         5 => {
             settings.table_key = FingerprintKey::expand(Key {
                 k0: rng.word(),

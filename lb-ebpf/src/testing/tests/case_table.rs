@@ -95,7 +95,7 @@ fn an_unmet_expectation_is_told() {
     assert!(
         text.contains("backend 1 flows, packets, bytes, fresh flows: [1, 1, 54, 1], expected [0, 0, 0, 0]")
     );
-    assert!(told(Expect::dsr(WEB.id)).contains("event flow_picked: 1, expected 0"));
+    assert!(told(Expect::dsr(WEB.id)).contains("picks and fresh picks: [1, 1], expected [0, 0]"));
     assert!(told(Expect::dsr(WEB.id).new_flow().no_flow()).contains("expected none"));
     assert!(told(Expect::dsr(WEB.id).new_flow().at(99 % 16, 3)).contains("way 3 holds 0x0"));
 }

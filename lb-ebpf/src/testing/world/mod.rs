@@ -74,7 +74,8 @@ impl World {
                 table_key: FingerprintKey::expand(TABLE_SECRET),
                 flow_mask: sizes.flow_buckets as u32 - 1,
                 fresh_mask: sizes.fresh_words as u32 - 1,
-                sample_bits: 64,
+                sample_mask: lb_common::settings::one_in(64),
+                packet_sample_mask: lb_common::settings::one_in(64),
                 backend_stride: sizes.backends as u32,
                 timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
                 ..Settings::default()

@@ -12,7 +12,9 @@ use crate::{
 pub(in crate::cli) fn headline(report: &SkewReport, paint: Paint) -> String {
     alarm(report, paint)
         .or_else(|| failed_check(report, paint))
+        .or_else(|| warned(report, true, paint))
         .or_else(|| suspected(report, paint))
+        .or_else(|| warned(report, false, paint))
         .unwrap_or_else(|| quiet(report, paint))
 }
 
@@ -53,6 +55,17 @@ fn failed_check(report: &SkewReport, paint: Paint) -> Option<String> {
     ))
 }
 
+/// The first warning that is an alarm, or that is none.
+fn warned(report: &SkewReport, alarm: bool, paint: Paint) -> Option<String> {
+    let mut warnings = report.warnings.iter();
+    let warning = warnings.find(|warning| warning.warning.is_alarm() == alarm)?;
+    let word = match alarm {
+        true => paint.warn("UNEVEN (slowly)"),
+        false => paint.warn("WARNING"),
+    };
+    Some(format!("{word}   {}: {}", warning.object, warning.text))
+}
+
 fn suspected(report: &SkewReport, paint: Paint) -> Option<String> {
     let mut services = report.services.iter();
     let service = services.find(|service| service.state == StateName::Suspected)?;
@@ -87,9 +100,13 @@ fn quiet(report: &SkewReport, paint: Paint) -> String {
 
 fn flows(report: &SkewReport) -> String {
     let fresh: u64 = report.services.iter().map(|service| service.fresh_flows).sum();
-    let window = duration::show(report.window_seconds.round() as u64);
+    let seconds = report.window_seconds.round() as u64;
+    if seconds == 0 {
+        return "nothing counted yet".to_owned();
+    }
+    let window = duration::show(seconds);
     match fresh {
-        1 => format!("1 fresh flow in {window}"),
-        _ => format!("{} fresh flows in {window}", table::count(fresh)),
+        1 => format!("1 fresh flow in the last {window}"),
+        _ => format!("{} fresh flows in the last {window}", table::count(fresh)),
     }
 }

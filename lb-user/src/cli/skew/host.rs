@@ -3,7 +3,7 @@
 use super::render::seconds;
 use crate::{
     cli::table::{self, Paint},
-    watch::report::{CpuSkew, SelfCheck, SkewReport},
+    watch::report::{CpuSkew, SelfCheck, SkewReport, Warning},
 };
 
 /// Entropy of the hash: one line, and one for each CPU that is off.
@@ -70,6 +70,27 @@ pub(super) fn checks(report: &SkewReport, paint: Paint) -> String {
     text
 }
 
+/// What is worth knowing beside alarms of services.
+pub(super) fn warnings(report: &SkewReport, paint: Paint) -> String {
+    let shown = |warning: &Warning| {
+        format!(
+            "  {} ({}, for {}): {}\n    to do: {}\n",
+            warning.object,
+            warning.warning.name(),
+            seconds(warning.since_seconds),
+            warning.text,
+            paint.head(&warning.todo)
+        )
+    };
+    match report.warnings.is_empty() {
+        true => String::new(),
+        false => {
+            let all: String = report.warnings.iter().map(shown).collect();
+            format!("{}\n{all}", paint.warn("WARNINGS"))
+        }
+    }
+}
+
 /// What may be done by itself, and what was.
 pub(super) fn remedies(report: &SkewReport, paint: Paint) -> String {
     let remedies = &report.remedies;
@@ -86,6 +107,7 @@ pub(super) fn remedies(report: &SkewReport, paint: Paint) -> String {
         }
     } else {
         text.push_str(&paint.warn("only by hand (auto_heal is off)"));
+        text.push_str(": evenkeel reload, evenkeel seeds rotate --all");
     }
     text.push_str(&format!(
         "; at most {} a year expected of {} streams\n",

@@ -6,7 +6,7 @@ use crate::{
         duration,
         table::{self, Paint},
     },
-    watch::report::{CauseName, RatioSkew, ServiceSkew, SeverityName, SkewReport, StateName},
+    watch::report::{CauseName, EpochSkew, RatioSkew, ServiceSkew, SeverityName, SkewReport, StateName},
 };
 
 /// The whole report; `in_full`: every service with its backends.
@@ -25,6 +25,7 @@ pub(in crate::cli) fn report(report: &SkewReport, in_full: bool, paint: Paint) -
     }
     text.push_str(&format!("\n{}", host::hash(report, paint)));
     text.push_str(&host::checks(report, paint));
+    text.push_str(&host::warnings(report, paint));
     text.push_str(&host::remedies(report, paint));
     text
 }
@@ -36,6 +37,9 @@ fn in_detail(report: &SkewReport, service: &ServiceSkew, in_full: bool, paint: P
     line("evidence", &evidence(report, service));
     for effect in effect(service) {
         line("effect", &effect);
+    }
+    if let Some(seeds) = service.seeds.as_ref().filter(|seeds| seeds.ended > 0) {
+        line("seeds", &ended(seeds));
     }
     for done in &service.done {
         line("done", done);
@@ -101,6 +105,18 @@ fn evidence(report: &SkewReport, service: &ServiceSkew) -> String {
         Some(often) => format!("by chance {often} at most ({numbers})"),
         None => format!("as much as chance brings every hour ({numbers})"),
     }
+}
+
+/// The slow bets, which hold whatever the clients are.
+fn ended(seeds: &EpochSkew) -> String {
+    let counted = match seeds.ended {
+        1 => "1 seed has ended".to_owned(),
+        ended => format!("{} seeds have ended", table::count(ended.into())),
+    };
+    format!(
+        "{counted}; whatever the clients are, evidence of {:.1} nats, and an alarm takes {:.1}",
+        seeds.evidence, seeds.threshold
+    )
 }
 
 /// Of the hash histograms with an alarm.

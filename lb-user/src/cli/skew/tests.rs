@@ -5,8 +5,8 @@ use crate::{
     cli::table::Paint,
     state::desired::BackendState,
     watch::report::{
-        BackendSkew, CauseName, CpuSkew, EffectSkew, RatioSkew, Remedies, RemedyDone, SelfCheck, ServiceSkew,
-        SeverityName, StateName,
+        BackendSkew, CauseName, CpuSkew, EffectSkew, EpochSkew, RatioSkew, Remedies, RemedyDone, SelfCheck,
+        ServiceSkew, SeverityName, StateName, Warning, WarningName,
     },
 };
 
@@ -67,6 +67,7 @@ fn quiet_service(name: &str) -> ServiceSkew {
         ],
         done: vec![],
         todo: vec![],
+        seeds: None,
     }
 }
 
@@ -107,6 +108,7 @@ pub(in crate::cli) fn quiet() -> SkewReport {
             check("seeds", "3 seeds are as written"),
             check("slots", "2 tables are as published"),
         ],
+        warnings: vec![],
         remedies: Remedies {
             left_in_budget: 4,
             next_allowed_seconds: Some(0.0),
@@ -224,6 +226,70 @@ fn a_failed_self_check_is_an_alarm_without_traffic() {
         text.starts_with("BROKEN   self-check seeds: the seed of CPU 1 is zero\n"),
         "{text}"
     );
+}
+
+#[test]
+fn a_warning_is_told_after_everything_that_is_worse() {
+    let mut report = quiet();
+    report.warnings = vec![Warning {
+        warning: WarningName::Weights,
+        object: "web".into(),
+        since_seconds: 90.0,
+        text: "its 17 slots do not stand for its weights: 10.0.0.1 owns 5.9% of them and should own 1.0%"
+            .into(),
+        todo: "give web a larger table, slots = 2000 or more, or weights that differ less".into(),
+    }];
+    assert_eq!(code(&report), exit::OK, "a setting is no fault");
+    insta::assert_snapshot!(shown(&report));
+    report.services[0].state = StateName::Suspected;
+    assert!(shown(&report).starts_with("WATCHING"), "{}", shown(&report));
+    // Slow evidence that holds whatever the clients are is an alarm.
+    report.warnings[0].warning = WarningName::Seeds;
+    assert!(
+        shown(&report).starts_with("UNEVEN (slowly)   web: "),
+        "{}",
+        shown(&report)
+    );
+    assert_eq!(code(&report), exit::UNEVEN);
+    report.services = firing().services;
+    assert!(shown(&report).starts_with("UNEVEN (page)"), "{}", shown(&report));
+}
+
+#[test]
+fn seeds_that_have_ended_are_told_with_their_evidence() {
+    let mut report = quiet();
+    report.services[0].seeds = Some(EpochSkew {
+        ended: 0,
+        evidence: 0.0,
+        threshold: 21.9,
+    });
+    assert!(!shown(&report).contains("have ended"));
+    report.services[0].seeds = Some(EpochSkew {
+        ended: 12,
+        evidence: 1.5,
+        threshold: 21.9,
+    });
+    let text = shown(&report);
+    assert!(
+        text.contains(
+            "12 seeds have ended; whatever the clients are, evidence of 1.5 nats, and an alarm takes 21.9"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_window_is_as_long_as_what_was_counted() {
+    let mut report = quiet();
+    report.window_seconds = 3.0;
+    assert!(
+        shown(&report)
+            .starts_with("EVEN   new flows are spread as the slots say; 6,000 fresh flows in the last 3s\n")
+    );
+    report.window_seconds = 0.0;
+    report.services[0].fresh_flows = 0;
+    report.services[0].cause = None;
+    assert!(shown(&report).starts_with("TOO LITTLE TRAFFIC   nothing counted yet: too few to tell\n"));
 }
 
 #[test]

@@ -188,9 +188,14 @@ impl Live {
         }
     }
 
+    /// As a replay shows it: a record has no flows by CPU, and no bets from seed to seed.
     fn report(&self) -> SkewReport {
         let now_ms = (self.second - 1) * 1000;
-        show::report(&self.monitor, None, now_ms)
+        let mut report = show::report(&self.monitor, None, now_ms);
+        for service in &mut report.services {
+            assert!(service.seeds.take().is_some());
+        }
+        report
     }
 
     fn write(&self, path: &Path) {

@@ -92,6 +92,10 @@ impl Source for Recorded {
         None
     }
 
+    fn counts_by_cpu(&self) -> bool {
+        false
+    }
+
     fn is_serving(&self, backend: BackendRef) -> bool {
         self.serving.contains(&backend)
     }

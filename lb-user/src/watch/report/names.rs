@@ -75,6 +75,44 @@ impl SeverityName {
     }
 }
 
+/// What is warned of beside alarms of the spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WarningName {
+    /// Slots do not stand for weights: the table is too small for them.
+    Weights,
+    /// The filter of fresh keys of the shared seed is nearly full.
+    FreshKeysFull,
+    /// A filter of fresh keys takes new keys for known ones.
+    FreshKeysStarved,
+    /// Seed after seed prefers or neglects one backend.
+    Seeds,
+}
+
+impl WarningName {
+    pub const ALL: [Self; 4] = [
+        Self::Weights,
+        Self::FreshKeysFull,
+        Self::FreshKeysStarved,
+        Self::Seeds,
+    ];
+
+    /// As in JSON and as label in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::FreshKeysFull => "fresh-keys-full",
+            Self::FreshKeysStarved => "fresh-keys-starved",
+            Self::Seeds => "seeds",
+        }
+    }
+
+    /// Whether it is an alarm: new flows are spread wrongly, or nobody could tell if they were.
+    pub const fn is_alarm(self) -> bool {
+        matches!(self, Self::FreshKeysStarved | Self::Seeds)
+    }
+}
+
 /// Why the spread is as it is; see `skew::attribution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -42,7 +42,7 @@ pub fn scope_of(scope: &Scope) -> String {
 }
 
 /// `a`, `a and b`, `a, b and c`; from the sixth on `… and 7 more`.
-fn listed(words: &[String]) -> String {
+pub fn listed(words: &[String]) -> String {
     const MOST: usize = 5;
     match words {
         [] => "none".to_owned(),
@@ -104,7 +104,8 @@ fn seeds(findings: &[SeedFinding]) -> String {
     format!("seeds in the datapath are not as written: {}", listed(&told))
 }
 
-fn whose(place: Place) -> String {
+/// `the seed of CPU 1`, `the shared seed`.
+pub fn whose(place: Place) -> String {
     match place {
         Place::Shared => "the shared seed".to_owned(),
         Place::Cpu(cpu) => format!("the seed of CPU {cpu}"),
@@ -195,7 +196,7 @@ pub fn advice(verdict: &Verdict, names: Names<'_>, healing: bool) -> Vec<String>
         Cause::Seed { .. } => "renew the seeds by hand: evenkeel seeds rotate --all; if it comes again, look for what else writes to the pinned maps".to_owned(),
         Cause::Hash(_) => "renew the seeds by hand: evenkeel seeds rotate --all; if that does not help the program is broken: restart the daemon of a version that is known to work, or take the host out of routing".to_owned(),
         Cause::Table(_) | Cause::StaleTable(_) => format!(
-            "see the shares with `evenkeel backends {service}`; have the datapath compared with the plan: evenkeel plan; look for what else writes to the pinned maps"
+            "see the shares with `evenkeel backends {service}`, and what differs with `evenkeel plan`; write it again: evenkeel reload; if it comes again, look for what else writes to the pinned maps"
         ),
         Cause::KeyConcentration(_) => format!(
             "no fault of the balancer: few clients are few choices; without client affinity ({service}: affinity = \"none\") each of their connections is a choice of its own"
@@ -252,7 +253,10 @@ pub fn withheld(why: &Withheld, now: std::time::Duration) -> String {
         Withheld::NoVerdict => "no remedy yet: the cause is not known".to_owned(),
         Withheld::NoFault { cause: _ } => "no remedy: the balancer is not at fault".to_owned(),
         Withheld::Exhausted { cause: _ } => "no remedy left: what there is has been tried".to_owned(),
-        Withheld::AutoHealOff => "no remedy by itself: auto_heal is off".to_owned(),
+        Withheld::AutoHealOff => {
+            "no remedy by itself: auto_heal is off, and what differs is left until someone puts it right"
+                .to_owned()
+        }
         Withheld::Cooldown { until } => {
             format!(
                 "no remedy for {}: another one was carried out shortly before",

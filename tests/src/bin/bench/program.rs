@@ -19,7 +19,7 @@ use lb_common::{
     seed::Seed,
     service::{Service, ServiceKey, VIP_MARK},
     service_index::head_shift,
-    settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies},
+    settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies, one_in},
     slot_table::bucket_scale,
     vip_filter,
 };
@@ -136,10 +136,12 @@ impl Bench {
             clock_multiplier: clock_multiplier(hz),
             flow_mask: flow_entries / 4 - 1,
             fresh_mask: 4095,
-            sample_bits: 32,
+            sample_mask: one_in(64),
+            packet_sample_mask: one_in(64),
             backend_stride: 1024,
             timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
             service_shift: head_shift(map_names::SERVICE_HEADS.capacity as u32),
+            reserved: 0,
         };
         mapped(&self.product, map_names::SETTINGS.name, 1)?.set(0, settings);
         let mut seeds = mapped(&self.product, map_names::SEEDS.name, cpus as usize + 1)?;
@@ -222,9 +224,24 @@ impl Bench {
         Ok(ServiceIndex::open(heads, entries, Duration::ZERO))
     }
 
-    /// Forgets every flow of Evenkeel's own table.
-    pub fn clear_flows(&mut self) {
-        self.flows.clear();
+    /// Forgets every flow in the target's table.
+    pub fn clear_flows(&mut self, target: Target) -> Result<()> {
+        match target {
+            Target::Evenkeel => self.flows.clear(),
+            Target::Lru => self.clear_lru()?,
+            Target::Floor => (),
+        }
+        Ok(())
+    }
+
+    fn clear_lru(&mut self) -> Result<()> {
+        let map = self.wrapper.map_mut("BENCH_LRU").context("no BENCH_LRU")?;
+        let mut lru = HashMap::<_, [u64; 5], u64>::try_from(map)?;
+        let keys: Vec<_> = lru.keys().collect::<Result<_, _>>()?;
+        for key in keys {
+            lru.remove(&key)?;
+        }
+        Ok(())
     }
 
     /// An event of this CPU so far.
@@ -242,7 +259,8 @@ impl Bench {
             .collect()
     }
 
-    /// Runs the wrapper over `runs` packets and returns nanoseconds a packet, wrapper included.
+    /// Runs the wrapper over `runs` packets and returns nanoseconds a packet, wrapper included. The first half fills
+    /// the CPU's caches, from which other work may have taken everything, and is not timed.
     ///
     /// `flows` 1 leaves the packet alone; otherwise source address and port step from `first_address`.
     pub fn time(
@@ -255,9 +273,11 @@ impl Bench {
         expect: u32,
     ) -> Result<f64> {
         self.select(target)?;
+        let cold = runs / 2;
         self.state.set(
             0,
             BenchState {
+                first_run: u64::from(cold),
                 last_run: u64::from(runs),
                 flows,
                 first_address,
@@ -288,7 +308,7 @@ impl Bench {
             "the wrapper ran {} times, not {runs}",
             state.runs
         );
-        Ok((state.ended - state.started) as f64 / f64::from(runs - 1))
+        Ok((state.ended - state.started) as f64 / f64::from(runs - cold - 1))
     }
 
     /// Nanoseconds of the floor alone, no wrapper: what one repetition of the test run costs at least.

@@ -1,6 +1,7 @@
 //! Changes that fail at every step and daemons that are killed at every word: what packets, the disk and the next daemon find.
 
 mod killed;
+mod left;
 mod refused;
 
 use std::{
