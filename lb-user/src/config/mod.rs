@@ -26,7 +26,11 @@ pub use spec::{BackendSpec, Port, ServiceSpec};
 
 use lb_common::fingerprint::FingerprintKey;
 
-use crate::{skew::state::Limits, state::desired::DesiredSettings, watch::monitor};
+use crate::{
+    skew::state::Limits,
+    state::desired::{DesiredSettings, Sampling},
+    watch::monitor,
+};
 
 /// A configuration without known faults.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,11 +94,10 @@ impl Config {
     }
 
     /// What the datapath is told; the key is used only while its maps hold none.
-    pub fn desired_settings(&self, table_key: FingerprintKey, sample_bits: u32) -> DesiredSettings {
+    pub fn desired_settings(&self, table_key: FingerprintKey, sampling: Sampling) -> DesiredSettings {
         DesiredSettings {
             table_key,
-            sample_bits,
-            packet_sample_bits: 64,
+            sampling,
             new_timeout: self.datapath.new_timeout.get(),
             established_timeout: self.datapath.established_timeout.get(),
             closing_timeout: self.datapath.closing_timeout.get(),

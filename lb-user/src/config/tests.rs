@@ -114,7 +114,7 @@ fn settings_of_the_datapath_follow() {
     let key = FingerprintKey::from_words([7; _]);
     let settings = Config::from_str(FULL, "lb.toml")
         .unwrap()
-        .desired_settings(key, 9);
+        .desired_settings(key, Sampling::OFF);
     assert_eq!(
         (
             settings.new_timeout,
@@ -123,7 +123,7 @@ fn settings_of_the_datapath_follow() {
         ),
         (5, 3600, 3)
     );
-    assert_eq!((settings.table_key, settings.sample_bits), (key, 9));
+    assert_eq!((settings.table_key, settings.sampling), (key, Sampling::OFF));
 }
 
 #[test]

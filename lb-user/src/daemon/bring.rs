@@ -152,7 +152,7 @@ impl Controller {
         let draft = Draft {
             overlay: proposal.overlay,
             services: changed,
-            settings: config.desired_settings(in_force.table_key, in_force.sample_bits),
+            settings: config.desired_settings(in_force.table_key, in_force.sampling),
             answers: new
                 .iter()
                 .map(|address| (*address, answers.get(address).cloned()))

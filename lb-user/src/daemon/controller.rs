@@ -134,8 +134,8 @@ impl Controller {
             Command::Heal(remedy, reply) => {
                 let _ = reply.send(block_in_place(|| self.heal(&remedy)));
             }
-            Command::SampleBits(bits, reply) => {
-                let _ = reply.send(block_in_place(|| self.sample(bits)));
+            Command::Sample(sampling, reply) => {
+                let _ = reply.send(block_in_place(|| self.sample(sampling)));
             }
             Command::Explain(query, reply) => {
                 let view = self.shared.view();

@@ -14,6 +14,7 @@ use crate::{
         },
     },
     skew::state::Remedy,
+    state::desired::Sampling,
     watch::{record::Reading, report::SkewReport},
 };
 
@@ -36,8 +37,8 @@ pub enum Command {
     Explain(ExplainQuery, Reply<Explanation>),
     /// A remedy of the watch; answers how many steps it took.
     Heal(Remedy, oneshot::Sender<Result<usize, String>>),
-    /// Sample new flows of whose hash so many low bits are zero.
-    SampleBits(u32, oneshot::Sender<Result<(), String>>),
+    /// Show the watch another part of the traffic.
+    Sample(Sampling, oneshot::Sender<Result<(), String>>),
 }
 
 /// Cheap to clone; the controller ends without regard to handles.

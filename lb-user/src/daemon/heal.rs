@@ -17,11 +17,9 @@ use crate::{
         attribution::{Place, seed_findings},
         state::Remedy,
     },
+    state::desired::Sampling,
     watch::{Desk, Watch, source::Mapped},
 };
-
-/// So many bits: nothing is sampled, since nobody reads samples.
-pub(super) const NO_SAMPLES: u32 = 64;
 
 impl Controller {
     /// Carries out a remedy; answers how many steps that took.
@@ -60,12 +58,16 @@ impl Controller {
     fn rewrite_seeds(&mut self) -> Result<usize, String> {
         let wanted: &BTreeMap<u32, Seed> = &self.ledger.desired.seeds;
         let findings = seed_findings(&self.ledger.maps.seeds(), wanted);
+        // Any change in between, of samples even, has written the old one again; the watch knows what it found.
+        let found = self.shared.skew.get().map(|desk| desk.cpus_with_wrong_seed());
         let cpus: BTreeSet<u32> = findings
             .iter()
             .filter_map(|finding| match finding.place {
-                Place::Cpu(cpu) => Some(of_cpu(cpu)),
+                Place::Cpu(cpu) => Some(cpu),
                 Place::Shared => None,
             })
+            .chain(found.into_iter().flatten())
+            .map(of_cpu)
             .collect();
         let rotated = match cpus.is_empty() {
             true => 0,
@@ -92,12 +94,12 @@ impl Controller {
         result.map_err(|error| edits::with_sources(&error))
     }
 
-    /// Has another part of the new flows sampled.
-    pub(super) fn sample(&mut self, bits: u32) -> Result<(), String> {
-        let before = std::mem::replace(&mut self.ledger.desired.settings.sample_bits, bits);
+    /// Has another part of the traffic sampled.
+    pub(super) fn sample(&mut self, sampling: Sampling) -> Result<(), String> {
+        let before = std::mem::replace(&mut self.ledger.desired.settings.sampling, sampling);
         let nothing = Scope::Services(BTreeSet::new());
         self.bring_about(&nothing, Trigger::Samples).map_err(|error| {
-            self.ledger.desired.settings.sample_bits = before;
+            self.ledger.desired.settings.sampling = before;
             edits::with_sources(&error)
         })?;
         Ok(())
@@ -105,9 +107,8 @@ impl Controller {
 
     /// The datapath goes on without a reader of samples.
     pub(super) fn stop_sampling(&mut self) {
-        self.ledger.desired.settings.packet_sample_bits = NO_SAMPLES;
-        if let Err(error) = self.sample(NO_SAMPLES) {
-            tracing::warn!("the datapath goes on sampling flows that nobody reads: {error}");
+        if let Err(error) = self.sample(Sampling::OFF) {
+            tracing::warn!("the datapath goes on taking samples that nobody reads: {error}");
         }
     }
 

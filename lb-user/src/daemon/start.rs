@@ -16,7 +16,6 @@ use super::{
     controller::Controller,
     edits,
     handle::{Command, Handle, QUEUE},
-    heal::NO_SAMPLES,
     host,
     ledger::Ledger,
     seed_clock::SeedClock,
@@ -36,7 +35,7 @@ use crate::{
     net::{Resolver, settle},
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
-    state::{last_known_good::Store, overlay::Overlay},
+    state::{desired::Sampling, last_known_good::Store, overlay::Overlay},
     watch::Watch,
 };
 
@@ -204,7 +203,7 @@ impl Controller {
             Some(held) => held,
             None => seeds::fresh_table_key()?,
         };
-        let settings = config.desired_settings(key, NO_SAMPLES);
+        let settings = config.desired_settings(key, Sampling::OFF);
         let ledger = Ledger::new(&config.services, overlay, settings, maps, store);
         let (resolver, answers) =
             Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;

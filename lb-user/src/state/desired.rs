@@ -25,22 +25,34 @@ pub struct DesiredSettings {
     /// Key of the flow fingerprint; only written while the maps hold none, since it lives as long as the table. May be
     /// unset when they do.
     pub table_key: FingerprintKey,
-    /// One new flow in 2^bits is sampled; 64 for none.
-    pub sample_bits: u32,
-    /// One packet in 2^bits is sampled; 64 for none.
-    pub packet_sample_bits: u32,
+    pub sampling: Sampling,
     /// Seconds.
     pub new_timeout: u32,
     pub established_timeout: u32,
     pub closing_timeout: u32,
 }
 
+/// Which part of the traffic the daemon is shown: one in 2^bits; 64 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Of new flows.
+    pub flow_bits: u32,
+    /// Of packets.
+    pub packet_bits: u32,
+}
+
+impl Sampling {
+    pub const OFF: Self = Self {
+        flow_bits: 64,
+        packet_bits: 64,
+    };
+}
+
 impl Default for DesiredSettings {
     fn default() -> Self {
         Self {
             table_key: FingerprintKey::UNSET,
-            sample_bits: 64,
-            packet_sample_bits: 64,
+            sampling: Sampling::OFF,
             new_timeout: 30,
             established_timeout: 6 * 3600,
             closing_timeout: 10,

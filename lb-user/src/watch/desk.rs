@@ -1,6 +1,7 @@
 //! The watch as the rest of the daemon meets it: ticks, samples, answers of known-answer tests go in; reports come out.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -20,9 +21,11 @@ use super::{
 use crate::{
     metrics::Recorder,
     program::{Answer, Question},
+    skew::attribution::Place,
+    state::desired::Sampling,
 };
 
-/// Checks over which the rate of flows is averaged before another part of them is sampled.
+/// Checks over which a rate is averaged before another part of them is sampled.
 const SMOOTH: f64 = 5.0;
 /// Samples a second, as a multiple of what is aimed at, between which the part stays.
 const RATE_RANGE: std::ops::RangeInclusive<f64> = 0.4..=2.0;
@@ -39,9 +42,9 @@ struct State {
     monitor: Monitor,
     /// Found by the reconcile, which puts it right before the next check.
     pending: Findings,
-    /// New flows a second, smoothed.
-    rate: f64,
-    bits: Option<u32>,
+    /// New flows and packets a second, smoothed.
+    rates: [f64; 2],
+    sampling: Option<Sampling>,
     /// Seconds since 1970.
     last_check: Option<f64>,
 }
@@ -55,8 +58,8 @@ impl Desk {
             state: Mutex::new(State {
                 monitor: Monitor::new(settings),
                 pending: Findings::default(),
-                rate: 0.0,
-                bits: None,
+                rates: [0.0; 2],
+                sampling: None,
                 last_check: None,
             }),
         }
@@ -116,6 +119,19 @@ impl Desk {
             self.lock().pending.merge(findings.clone());
         }
         findings
+    }
+
+    /// CPUs whose seed was found wrong at the last look, put right since or not.
+    pub fn cpus_with_wrong_seed(&self) -> BTreeSet<u32> {
+        let state = self.lock();
+        let findings = [&state.monitor.findings, &state.pending];
+        let seeds = findings.into_iter().flat_map(|findings| &findings.seeds);
+        seeds
+            .filter_map(|finding| match finding.place {
+                Place::Cpu(cpu) => Some(cpu),
+                Place::Shared => None,
+            })
+            .collect()
     }
 
     /// All that should be in the maps was written on command; `differed`: something is known not to have been there.
@@ -227,25 +243,30 @@ impl Desk {
         recorder.self_checked("hash", ok);
     }
 
-    /// How many low bits of a hash must be zero for a sample, when that should be another number than it is.
-    pub fn sample_bits(&self) -> Option<u32> {
+    /// Which part of the traffic should be sampled, when that is another one than now.
+    pub fn sampling(&self) -> Option<Sampling> {
         let mut state = self.lock();
         let seconds = state.monitor.settings.interval.as_secs_f64();
-        let now = state.monitor.flows_in_check() as f64 / seconds;
-        state.rate += (now - state.rate) / SMOOTH;
-        let wanted = Sampled::bits_for(state.rate);
-        let fits = state.bits.is_some_and(|bits| {
-            let sampled = state.rate / f64::from(1u32 << bits.min(31)) / super::samples::RATE;
-            RATE_RANGE.contains(&sampled) || (bits == 0 && sampled <= 1.0)
-        });
-        (!fits && state.bits != Some(wanted)).then_some(wanted)
+        let [flows, packets] = state.monitor.traffic_in_check();
+        for (rate, count) in state.rates.iter_mut().zip([flows, packets]) {
+            *rate += (count as f64 / seconds - *rate) / SMOOTH;
+        }
+        let [flows, packets] = state.rates;
+        let wanted = Sampling {
+            flow_bits: Sampled::bits_for(flows),
+            packet_bits: Sampled::bits_for(packets),
+        };
+        let fits = state
+            .sampling
+            .is_some_and(|now| fits(now.flow_bits, flows) && fits(now.packet_bits, packets));
+        (!fits && state.sampling != Some(wanted)).then_some(wanted)
     }
 
-    /// The datapath samples by so many bits from now on.
-    pub fn set_sample_bits(&self, bits: u32) {
+    /// The datapath samples this part from now on.
+    pub fn set_sampling(&self, sampling: Sampling) {
         let mut state = self.lock();
-        state.bits = Some(bits);
-        state.monitor.sampled.set_bits(bits);
+        state.sampling = Some(sampling);
+        state.monitor.sampled.set_sampling(sampling);
     }
 
     /// Everything that is known, of one service or of all; `None` when there is no such service.
@@ -275,6 +296,12 @@ impl Desk {
         let published = self.board.read();
         published.seeds.values().map(|seed| seed.generation).collect()
     }
+}
+
+/// Whether one in 2^`bits` of so many a second is near enough to what is aimed at.
+fn fits(bits: u32, per_second: f64) -> bool {
+    let sampled = per_second / f64::from(1u32 << bits.min(31)) / super::samples::RATE;
+    RATE_RANGE.contains(&sampled) || (bits == 0 && sampled <= 1.0)
 }
 
 fn unix_ms() -> u64 {

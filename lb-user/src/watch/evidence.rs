@@ -1,5 +1,7 @@
 //! What attribution is shown: the box's part, gathered once a check, and each service's.
 
+use lb_common::ids::BackendRef;
+
 use super::{
     histograms::Histograms,
     readback::Findings,
@@ -106,6 +108,7 @@ impl BoxEvidence {
             })
             .collect();
         let top_keys = heavy_keys(service, sampled);
+        let top_flows = heavy_flows(service, packets.iter().sum(), sampled);
         attribution::explain(&Evidence {
             ln_arl: self.ln_arl,
             seeds: &seeds,
@@ -124,24 +127,40 @@ impl BoxEvidence {
                 all: &all,
                 packets: &packets,
                 top_keys: &top_keys,
-                top_flows: &[],
+                top_flows: &top_flows,
                 leaving: &service.leaving(),
             },
         })
     }
 }
 
+/// Index of a backend among the members.
+fn place(service: &ServiceWatch, reference: BackendRef) -> Option<usize> {
+    let mut members = service.table.members.iter();
+    members.position(|member| member.reference == reference)
+}
+
+/// Out of so many packets in the window.
+fn heavy_flows(service: &ServiceWatch, packets: u64, sampled: &Sampled) -> Vec<Heavy> {
+    let flows = sampled.packets.heaviest(service.table.service.id, HEAVIEST);
+    flows
+        .into_iter()
+        .filter_map(|flow| {
+            Some(Heavy {
+                count: (flow.part * packets as f64) as u64,
+                backend: place(service, flow.backend)?,
+            })
+        })
+        .collect()
+}
+
 fn heavy_keys(service: &ServiceWatch, sampled: &Sampled) -> Vec<Heavy> {
-    let place = |reference| {
-        let mut members = service.table.members.iter();
-        members.position(|member| member.reference == reference)
-    };
     let keys = sampled.heaviest(service.table.service.id, HEAVIEST);
     keys.into_iter()
         .filter_map(|(count, reference)| {
             Some(Heavy {
                 count,
-                backend: place(reference)?,
+                backend: place(service, reference)?,
             })
         })
         .collect()

@@ -86,7 +86,7 @@ impl Incident {
         match (sign.alarm, since) {
             (true, None) => true,
             (true, Some(since)) => since <= attribution::SETTLE_CHECKS || since.is_multiple_of(10),
-            (false, _) => check == 10 || check.is_multiple_of(attribution::QUIET_CHECKS),
+            (false, _) => check.is_multiple_of(attribution::QUIET_CHECKS),
         }
     }
 

@@ -14,6 +14,7 @@ mod heavy;
 mod histograms;
 mod incident;
 pub mod monitor;
+mod packets;
 pub mod published;
 pub mod readback;
 pub mod record;

@@ -7,7 +7,7 @@ mod build;
 mod names;
 mod words;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -85,10 +85,24 @@ pub struct ServiceSkew {
     pub seeds: Option<EpochSkew>,
     /// In order of addresses.
     pub backends: Vec<BackendSkew>,
+    /// Flows with a twentieth of the service's packets or more, as samples of packets show them; most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heavy_flows: Vec<HeavyFlowSkew>,
     /// Sentences: what was done about it, oldest first.
     pub done: Vec<String>,
     /// Sentences: what to do, most urgent first.
     pub todo: Vec<String>,
+}
+
+/// A flow with many packets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeavyFlowSkew {
+    /// The client's address and port; `None` in a replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<SocketAddr>,
+    pub endpoint: IpAddr,
+    /// Part of the service's packets, 0 to 1.
+    pub packets: f64,
 }
 
 /// Bets on the backends' parts of all new flows under one seed after the other: slow, and valid whatever the clients are.

@@ -10,12 +10,16 @@ use lb_common::{
 use super::{
     filters::Filters,
     heavy::Heavy,
+    packets::FlowPackets,
     published::{Published, Table},
     source::Source,
 };
-use crate::skew::attribution::{
-    Audit,
-    audit::{Audits, Choice, Intended, recompute},
+use crate::{
+    skew::attribution::{
+        Audit,
+        audit::{Audits, Choice, Intended, recompute},
+    },
+    state::desired::Sampling,
 };
 
 /// Keys in view over all services.
@@ -28,7 +32,7 @@ const FADE_CHECKS: u32 = 60;
 const MUTE: u32 = 2;
 /// Samples a second that are aimed at.
 pub const RATE: f64 = 100.0;
-/// So many low bits of the hash turn samples off; the most that are set otherwise.
+/// Fewer than one in 2^this are never sampled.
 const MOST_BITS: u32 = 20;
 
 /// A key as a service picks by it.
@@ -47,6 +51,7 @@ pub struct Sampled {
     /// By service id: the last step and the one before.
     audits: [BTreeMap<u32, Audits>; 2],
     keys: Heavy<KeyOf>,
+    pub(super) packets: FlowPackets,
     /// Of fresh keys, and the keys that were seen beside them.
     pub(super) filters: Filters,
     checks: u32,
@@ -64,6 +69,7 @@ impl Default for Sampled {
         Self {
             audits: Default::default(),
             keys: Heavy::new(KEYS),
+            packets: FlowPackets::default(),
             filters: Filters::default(),
             checks: 0,
             seen: 0,
@@ -75,9 +81,10 @@ impl Default for Sampled {
 }
 
 impl Sampled {
-    /// A sampled pick of traffic.
+    /// A sample of traffic; answers what became of a pick when it was computed again.
     pub fn take(&mut self, sample: &Sample, published: &Published, source: &impl Source) -> Option<Choice> {
-        if sample.kind != kind::NEW_FLOW {
+        if sample.kind == kind::PACKET {
+            self.packets.take(sample);
             return None;
         }
         let table = table_of(sample.service, published)?;
@@ -152,6 +159,7 @@ impl Sampled {
         }
         if self.checks.is_multiple_of(FADE_CHECKS) {
             self.keys.fade();
+            self.packets.fade();
         }
     }
 
@@ -181,17 +189,18 @@ impl Sampled {
             .collect()
     }
 
-    /// How many low bits of a hash must be zero for about [`RATE`] samples a second out of `flows` a second.
-    pub fn bits_for(flows: f64) -> u32 {
-        if flows <= RATE {
+    /// One in 2^bits gives about [`RATE`] samples a second out of `per_second`.
+    pub fn bits_for(per_second: f64) -> u32 {
+        if per_second <= RATE {
             0
         } else {
-            ((flows / RATE).log2().ceil() as u32).min(MOST_BITS)
+            ((per_second / RATE).log2().ceil() as u32).min(MOST_BITS)
         }
     }
 
-    pub fn set_bits(&mut self, bits: u32) {
-        self.weight = 1 << bits.min(MOST_BITS);
+    pub fn set_sampling(&mut self, sampling: Sampling) {
+        self.weight = 1 << sampling.flow_bits.min(MOST_BITS);
+        self.packets.set_bits(sampling.packet_bits);
     }
 }
 

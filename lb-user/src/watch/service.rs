@@ -235,10 +235,13 @@ impl ServiceWatch {
     }
 
     /// New flows of the last check.
-    pub fn flows_in_check(&self) -> u64 {
+    pub fn traffic_in_check(&self) -> [u64; 2] {
         let members = self.table.members.len();
-        let flows = self.counts.get(members..2 * members).unwrap_or_default();
-        flows.iter().fold(0u64, |sum, count| sum.saturating_add(*count))
+        [1, 2].map(|kind| {
+            let part = self.counts.get(kind * members..(kind + 1) * members);
+            let counts = part.unwrap_or_default().iter();
+            counts.fold(0u64, |sum, count| sum.saturating_add(*count))
+        })
     }
 
     /// After a remedy.

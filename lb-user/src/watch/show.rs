@@ -10,8 +10,9 @@ use super::{
     incident::Incident,
     monitor::Monitor,
     report::{
-        BackendCounts, CpuSkew, EffectSkew, EpochSkew, Names, Remedies, ServiceSkew, SkewReport, StateName,
-        Warning, WarningName, advice, backend_rows, cause_of, evidence_of, explanation, scope_of, withheld,
+        BackendCounts, CpuSkew, EffectSkew, EpochSkew, HeavyFlowSkew, Names, Remedies, ServiceSkew,
+        SkewReport, StateName, Warning, WarningName, advice, backend_rows, cause_of, evidence_of,
+        explanation, scope_of, withheld,
     },
     service::ServiceWatch,
 };
@@ -119,9 +120,34 @@ fn of_service(monitor: &Monitor, service: &ServiceWatch) -> ServiceSkew {
             threshold: epochs.threshold(),
         }),
         backends: backend_rows(&service.stream, &counts),
+        heavy_flows: heavy_flows(monitor, service),
         done: incident.done.clone(),
         todo: todo(monitor, incident, verdict, names),
     }
+}
+
+/// Flows that have less than this part of the packets are not shown.
+const HEAVY: f64 = 0.05;
+/// Twenty flows cannot have more than a twentieth each, beside estimates.
+const HEAVY_FLOWS: usize = 20;
+
+fn heavy_flows(monitor: &Monitor, service: &ServiceWatch) -> Vec<HeavyFlowSkew> {
+    let packets = &monitor.sampled.packets;
+    let flows = packets
+        .heaviest(service.table.service.id, HEAVY_FLOWS)
+        .into_iter();
+    flows
+        .take_while(|flow| flow.part >= HEAVY)
+        .filter_map(|flow| {
+            let mut members = service.table.members.iter();
+            let member = members.find(|member| member.reference == flow.backend)?;
+            Some(HeavyFlowSkew {
+                client: flow.client(),
+                endpoint: member.endpoint,
+                packets: flow.part,
+            })
+        })
+        .collect()
 }
 
 fn onset(monitor: &Monitor, service: &ServiceWatch, incident: &Incident) -> Option<f64> {

@@ -17,6 +17,7 @@ use crate::{
     events::Kind,
     program::Probe,
     seeds,
+    state::desired::Sampling,
 };
 
 /// A known-answer test comes at least this often, and after every rotation.
@@ -67,8 +68,8 @@ impl Watch {
                 tested = Some(Instant::now());
             }
             self.check();
-            if let Some(bits) = self.desk.sample_bits() {
-                self.sample(bits).await;
+            if let Some(sampling) = self.desk.sampling() {
+                self.sample(sampling).await;
             }
             tokio::time::sleep_until(begun + self.desk.interval()).await;
         }
@@ -121,12 +122,12 @@ impl Watch {
             .known_answers(&questions, answers, &self.shared.recorder);
     }
 
-    async fn sample(&self, bits: u32) {
+    async fn sample(&self, sampling: Sampling) {
         let (reply, answer) = oneshot::channel();
-        if self.commands.send(Command::SampleBits(bits, reply)).await.is_ok()
+        if self.commands.send(Command::Sample(sampling, reply)).await.is_ok()
             && let Ok(Ok(())) = answer.await
         {
-            self.desk.set_sample_bits(bits);
+            self.desk.set_sampling(sampling);
         }
     }
 }

@@ -48,6 +48,7 @@ fn in_detail(report: &SkewReport, service: &ServiceSkew, in_full: bool, paint: P
         line("to do", &paint.head(todo));
     }
     text.push_str(&rows::backends(service, in_full, paint));
+    text.push_str(&rows::heavy_flows(service, paint));
     text
 }
 

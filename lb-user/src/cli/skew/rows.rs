@@ -109,3 +109,20 @@ pub(super) fn services(services: &[&ServiceSkew], paint: Paint) -> String {
     }
     table.render(0, paint)
 }
+
+/// Flows that have much of a service's packets; nothing where there are none.
+pub(super) fn heavy_flows(service: &ServiceSkew, paint: Paint) -> String {
+    if service.heavy_flows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["HEAVY FLOW OF", "BACKEND", ">PACKETS"]);
+    for flow in &service.heavy_flows {
+        table.row([
+            flow.client
+                .map_or_else(|| "not recorded".to_owned(), |client| client.to_string()),
+            flow.endpoint.to_string(),
+            percent(flow.packets),
+        ]);
+    }
+    table.render(2, paint)
+}

@@ -65,6 +65,7 @@ fn quiet_service(name: &str) -> ServiceSkew {
             backend(2, 0.25, 1530, [0.238, 0.273]),
             backend(3, 0.5, 3000, [0.48, 0.52]),
         ],
+        heavy_flows: vec![],
         done: vec![],
         todo: vec![],
         seeds: None,

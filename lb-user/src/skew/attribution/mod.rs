@@ -14,8 +14,8 @@
 //! | R9 | none of these | healthy |
 //!
 //! R0, R1 and R2 are lookups, which need no statistics and never err; the others need traffic. Ask when an alarm is
-//! raised, and go on asking for [`SETTLE_CHECKS`] checks, since the scope becomes clearer; without an alarm ask after
-//! [`QUIET_CHECKS`].
+//! raised, and go on asking for [`SETTLE_CHECKS`] checks, since the scope becomes clearer; without an alarm ask every
+//! [`QUIET_CHECKS`], so that who looks is told of now.
 
 pub mod audit;
 mod crowd;
@@ -35,7 +35,7 @@ pub use verdict::{Cause, Concentration, Elephants, HashProof, Scope, Shortage, S
 /// Checks after an alarm in which the verdict is still brought up to date.
 pub const SETTLE_CHECKS: u32 = 30;
 /// Checks without an alarm after which a verdict is due.
-pub const QUIET_CHECKS: u32 = 120;
+pub const QUIET_CHECKS: u32 = 10;
 
 /// The cause that `evidence` speaks for.
 pub fn explain(evidence: &Evidence<'_>) -> Verdict {

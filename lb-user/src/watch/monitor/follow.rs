@@ -120,8 +120,14 @@ impl Monitor {
     }
 
     /// New flows of the last check, of all services.
-    pub(in crate::watch) fn flows_in_check(&self) -> u64 {
-        self.services.values().map(ServiceWatch::flows_in_check).sum()
+    pub(in crate::watch) fn traffic_in_check(&self) -> [u64; 2] {
+        self.services.values().fold([0, 0], |[flows, packets], service| {
+            let [more_flows, more_packets] = service.traffic_in_check();
+            [
+                flows.saturating_add(more_flows),
+                packets.saturating_add(more_packets),
+            ]
+        })
     }
 }
 

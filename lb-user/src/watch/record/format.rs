@@ -82,6 +82,9 @@ pub struct ServiceRecord {
     /// Keys with the most new flows lately, most first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_keys: Vec<HeavyRecord>,
+    /// Flows with the most packets lately, most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_flows: Vec<HeavyFlowRecord>,
 }
 
 /// One backend.
@@ -172,6 +175,17 @@ pub struct AuditRecord {
 #[serde(deny_unknown_fields)]
 pub struct HeavyRecord {
     pub count: u64,
+    /// Id and generation of the backend's entry.
+    pub id: u32,
+    pub generation: u8,
+}
+
+/// A flow with many packets, and the backend that it has. The flow itself is not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeavyFlowRecord {
+    /// Of the service's packets, 0 to 1.
+    pub part: f64,
     /// Id and generation of the backend's entry.
     pub id: u32,
     pub generation: u8,

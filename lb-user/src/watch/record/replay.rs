@@ -81,6 +81,7 @@ impl Replay {
         self.monitor
             .sampled
             .recorded(world::audits(check), world::heavy(check));
+        self.monitor.sampled.packets.recorded(world::heavy_flows(check));
         let source = Recorded::of(check, self.cpus);
         let found = self.monitor.check(
             Duration::from_millis(check.at_ms),

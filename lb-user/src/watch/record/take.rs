@@ -5,8 +5,8 @@ use std::time::Duration;
 use lb_common::seed::{SHARED, of_cpu};
 
 use super::format::{
-    AuditRecord, BackendRecord, Check, CpuRecord, Header, HeavyRecord, Place, Reading, SeedRecord,
-    ServiceRecord, TableFaultRecord, VERSION,
+    AuditRecord, BackendRecord, Check, CpuRecord, Header, HeavyFlowRecord, HeavyRecord, Place, Reading,
+    SeedRecord, ServiceRecord, TableFaultRecord, VERSION,
 };
 use crate::watch::{monitor::Monitor, published::Table, readback::WrongTable, source::Source};
 
@@ -109,6 +109,7 @@ fn of_service(
             wrong_backend: audit.wrong_backend,
         });
     let heaviest = monitor.sampled.heaviest(service.id, HEAVIEST).into_iter();
+    let flows = monitor.sampled.packets.heaviest(service.id, HEAVIEST).into_iter();
     ServiceRecord {
         name: table.name.to_string(),
         id: service.id,
@@ -123,6 +124,13 @@ fn of_service(
                 count,
                 id: reference.id(),
                 generation: reference.generation(),
+            })
+            .collect(),
+        top_flows: flows
+            .map(|flow| HeavyFlowRecord {
+                part: flow.part,
+                id: flow.backend.id(),
+                generation: flow.backend.generation(),
             })
             .collect(),
     }

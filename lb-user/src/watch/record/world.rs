@@ -247,3 +247,11 @@ pub(super) fn heavy(check: &Check) -> impl Iterator<Item = (u32, u64, BackendRef
         keys.map(|key| (service.id, key.count, BackendRef::new(key.id, key.generation)))
     })
 }
+
+/// The flows with the most packets: service id, part of the packets, backend.
+pub(super) fn heavy_flows(check: &Check) -> impl Iterator<Item = (u32, f64, BackendRef)> {
+    check.services.iter().flat_map(|service| {
+        let flows = service.top_flows.iter();
+        flows.map(|flow| (service.id, flow.part, BackendRef::new(flow.id, flow.generation)))
+    })
+}

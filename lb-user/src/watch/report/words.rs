@@ -231,9 +231,9 @@ pub fn conclusion(conclusion: Conclusion) -> Option<&'static str> {
         Conclusion::BadSeedOrAimedKeys => {
             Some("new seeds made it even: the seed was bad, or clients had aimed at it")
         }
-        Conclusion::BrokenHash => {
-            Some("new seeds left it uneven: the hash itself is broken; replace the program")
-        }
+        Conclusion::BrokenHash => Some(
+            "new seeds left it uneven: the hash itself is broken (replace the program), or someone learns the seeds and aims at them",
+        ),
         Conclusion::ForeignWrite => Some(
             "writing what should be there made it even: something else had written to the maps, or a write was lost",
         ),

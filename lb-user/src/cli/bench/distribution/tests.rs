@@ -36,6 +36,7 @@ fn record(path: &Path, per_check: [u64; 4]) {
             table_fault: None,
             audits: vec![],
             top_keys: vec![],
+            top_flows: vec![],
         };
         let each = per_check.iter().sum::<u64>() / 256;
         let cpu = CpuRecord {

@@ -1,7 +1,10 @@
 //! Warnings of the monitor: weights, filters of fresh keys, seeds.
 
 use super::*;
-use crate::watch::{gauges::Gauges, report::WarningName};
+use crate::{
+    state::desired::Sampling,
+    watch::{gauges::Gauges, report::WarningName},
+};
 
 fn standing(world: &World) -> Vec<(WarningName, String)> {
     let warnings = world.monitor.report(0).warnings.into_iter();
@@ -62,7 +65,7 @@ fn slots_that_do_not_stand_for_weights() {
 #[test]
 fn a_witness_that_is_stuck_on_one_cpu() {
     let mut world = World::new(settings());
-    world.monitor.sampled.set_bits(3);
+    world.monitor.sampled.set_sampling(sampling());
     world.seconds(5, 1000);
     assert!(world.is_quiet() && fresh_check(&world), "{:?}", world.told);
     world.witness = |cpu, hash| if cpu == 1 { 64 } else { hash };
@@ -96,12 +99,12 @@ fn keys_that_were_all_seen_starve_no_filter() {
     for clients in [40, 600, 3000] {
         let mut world = World::new(settings());
         world.clients = clients;
-        world.monitor.sampled.set_bits(3);
+        world.monitor.sampled.set_sampling(sampling());
         world.seconds(40, 2000);
         assert!(fresh_check(&world), "{clients}: {:?}", world.told);
         // Nor after a restart of the daemon, to which every bit is old.
         world.monitor = Monitor::new(settings());
-        world.monitor.sampled.set_bits(3);
+        world.monitor.sampled.set_sampling(sampling());
         world.seconds(40, 2000);
         assert!(fresh_check(&world), "{clients}: {:?}", world.told);
         // Nor when a filter is cleared without a new seed.
@@ -224,4 +227,11 @@ fn more_counts_by_seed_than_there_is_room_for_are_not_kept() {
     let report = world.monitor.report(0);
     assert_eq!(report.services[0].seeds, None);
     assert_eq!(report.streams, 1 + u64::from(CPUS) + 1);
+}
+
+fn sampling() -> Sampling {
+    Sampling {
+        flow_bits: 3,
+        ..Sampling::OFF
+    }
 }

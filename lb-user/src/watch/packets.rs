@@ -1,0 +1,224 @@
+//! Sampled packets: which flows have most of them.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use lb_common::{flow_hash::FlowTuple, ids::BackendRef, sample::Sample};
+
+use super::heavy::Heavy;
+
+/// Flows in view over all services.
+const FLOWS: usize = 256;
+
+/// A flow of a service, and the backend it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct FlowOf {
+    service: u32,
+    words: [u64; 4],
+    ports: u32,
+    protocol: u8,
+    family: u8,
+    backend: BackendRef,
+}
+
+/// A flow with many packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeavyFlow {
+    /// `None` in a replay: records hold no client's address.
+    pub tuple: Option<FlowTuple>,
+    pub backend: BackendRef,
+    /// Part of the service's sampled packets, 0 to 1.
+    pub part: f64,
+}
+
+/// Packets by flow, as far as samples show them.
+#[derive(Debug)]
+pub struct FlowPackets {
+    flows: Heavy<FlowOf>,
+    /// Packets of a service that samples stood for, by service id.
+    totals: BTreeMap<u32, u64>,
+    /// Packets that one sample stands for.
+    weight: u64,
+}
+
+impl Default for FlowPackets {
+    fn default() -> Self {
+        Self {
+            flows: Heavy::new(FLOWS),
+            totals: BTreeMap::new(),
+            weight: 1,
+        }
+    }
+}
+
+impl FlowPackets {
+    /// A sampled packet.
+    pub fn take(&mut self, sample: &Sample) {
+        let flow = FlowOf {
+            service: sample.service,
+            words: sample.words,
+            ports: sample.ports,
+            protocol: sample.protocol,
+            family: sample.family,
+            backend: sample.backend,
+        };
+        self.count(flow, self.weight);
+    }
+
+    fn count(&mut self, flow: FlowOf, packets: u64) {
+        self.flows.count(flow, packets);
+        let total = self.totals.entry(flow.service).or_default();
+        *total = total.saturating_add(packets);
+    }
+
+    /// One packet in 2^`bits` is sampled from now on.
+    pub fn set_bits(&mut self, bits: u32) {
+        self.weight = 1 << bits.min(63);
+    }
+
+    /// Halves every count, so that what was long ago weighs less.
+    pub fn fade(&mut self) {
+        self.flows.fade();
+        self.totals.retain(|_, total| {
+            *total /= 2;
+            *total > 0
+        });
+    }
+
+    /// The flows of a service with the most packets, most first.
+    pub fn heaviest(&self, service: u32, most: usize) -> Vec<HeavyFlow> {
+        let total = self.totals.get(&service).copied().unwrap_or(0).max(1);
+        let flows = self.flows.heaviest().into_iter();
+        flows
+            .filter(|(flow, _)| flow.service == service)
+            .take(most)
+            .map(|(flow, packets)| HeavyFlow {
+                tuple: flow.tuple(),
+                backend: flow.backend,
+                // What a flow inherited from those that gave way to it may be more than there was in all.
+                part: (packets as f64 / total as f64).min(1.0),
+            })
+            .collect()
+    }
+
+    /// Takes what a record says in place of samples: service id, part of the packets, backend.
+    pub fn recorded(&mut self, flows: impl Iterator<Item = (u32, f64, BackendRef)>) {
+        const WHOLE: f64 = 1e9;
+        *self = Self {
+            flows: Heavy::new(usize::MAX),
+            ..Self::default()
+        };
+        for (place, (service, part, backend)) in (0u64..).zip(flows) {
+            // The flow itself is not recorded; its place keeps it apart from the others.
+            let flow = FlowOf {
+                service,
+                words: [place, 0, 0, 0],
+                ports: 0,
+                protocol: 0,
+                family: 0,
+                backend,
+            };
+            self.count(flow, (part * WHOLE) as u64);
+            self.totals.insert(service, WHOLE as u64);
+        }
+    }
+}
+
+impl HeavyFlow {
+    /// The client's address and port.
+    pub fn client(&self) -> Option<SocketAddr> {
+        let tuple = self.tuple?;
+        let address = if tuple.v6 {
+            let mut octets = [0; 16];
+            octets[..8].copy_from_slice(&tuple.words[0].to_le_bytes());
+            octets[8..].copy_from_slice(&tuple.words[1].to_le_bytes());
+            IpAddr::from(octets)
+        } else {
+            IpAddr::from((tuple.words[0] as u32).to_le_bytes())
+        };
+        Some(SocketAddr::new(address, u16::from_be(tuple.ports as u16)))
+    }
+}
+
+impl FlowOf {
+    fn tuple(&self) -> Option<FlowTuple> {
+        (self.family != 0).then_some(FlowTuple {
+            v6: self.family == 6,
+            words: self.words,
+            ports: self.ports,
+            protocol: self.protocol,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::sample::kind;
+
+    use super::*;
+
+    fn packet(service: u32, port: u32) -> Sample {
+        Sample {
+            words: [1, 0, 0, 0],
+            ports: port,
+            service,
+            backend: BackendRef::new(1 + port % 3, 1),
+            protocol: 6,
+            family: 4,
+            kind: kind::PACKET,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn parts_are_of_the_service_and_outlast_another_rate_and_time() {
+        let mut packets = FlowPackets::default();
+        packets.set_bits(3);
+        for number in 0..1000 {
+            packets.take(&packet(7, if number % 2 == 0 { 1 } else { 100 + number }));
+            packets.take(&packet(8, number));
+        }
+        let part = |packets: &FlowPackets| packets.heaviest(7, 1)[0].part;
+        assert!((part(&packets) - 0.5).abs() < 0.01, "{}", part(&packets));
+        packets.fade();
+        packets.set_bits(10);
+        for number in 0..1000 {
+            packets.take(&packet(7, if number % 2 == 0 { 1 } else { 100 + number }));
+        }
+        assert!((part(&packets) - 0.5).abs() < 0.01, "{}", part(&packets));
+        let heaviest = packets.heaviest(7, 1)[0];
+        assert_eq!(heaviest.backend, BackendRef::new(2, 1));
+        assert_eq!(
+            heaviest.tuple.map(|tuple| (tuple.v6, tuple.ports)),
+            Some((false, 1))
+        );
+        assert_eq!(packets.heaviest(9, 1), []);
+    }
+
+    #[test]
+    fn clients_are_shown_as_they_are_written() {
+        let flow = |tuple| HeavyFlow {
+            tuple: Some(tuple),
+            backend: BackendRef::new(1, 1),
+            part: 0.5,
+        };
+        let ports = u32::from_le_bytes([0x9c, 0x40, 0x01, 0xbb]);
+        let v4 = FlowTuple::v4(u32::from_le_bytes([192, 0, 2, 1]), 7, ports, 6);
+        assert_eq!(flow(v4).client(), "192.0.2.1:40000".parse().ok());
+        let source = [0xb80d_0120, u64::from_le_bytes([0, 0, 0, 0, 0, 0, 0, 9])];
+        let v6 = FlowTuple::v6(source, [1, 2], ports, 17);
+        assert_eq!(flow(v6).client(), "[2001:db8::9]:40000".parse().ok());
+    }
+
+    #[test]
+    fn what_was_recorded_comes_back() {
+        let mut packets = FlowPackets::default();
+        let backend = BackendRef::new(4, 2);
+        packets.recorded([(3, 0.75, backend), (3, 0.125, backend)].into_iter());
+        let parts: Vec<f64> = packets.heaviest(3, 9).iter().map(|flow| flow.part).collect();
+        assert_eq!(parts, [0.75, 0.125]);
+        assert_eq!(packets.heaviest(3, 9)[0].tuple, None);
+    }
+}
