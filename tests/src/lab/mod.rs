@@ -7,14 +7,18 @@ pub mod decap;
 pub mod netns;
 pub mod process;
 pub mod sweep;
+pub mod tamper;
 pub mod topology;
 pub mod wait;
+pub mod watched;
 pub mod xdp;
 
 pub use config::{Config, Service};
 pub use daemon::Daemon;
 pub use decap::Decap;
 pub use netns::Netns;
+pub use tamper::Tamper;
 pub use topology::{Backend, Lab, Place, VIP4, VIP6};
 pub use wait::{eventually, within};
+pub use watched::{Mark, Told, Watched};
 pub use xdp::Xdp;

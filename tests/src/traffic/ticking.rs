@@ -13,11 +13,11 @@ use anyhow::{Context, Result};
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Asks until told to stop, or until the first question without an answer.
+/// Asks until told to stop, or until the first question without an answer. Stops on drop.
 pub struct Ticking {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
+    thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Ticking {
@@ -35,13 +35,28 @@ impl Ticking {
             }
             Ok(())
         });
-        Self { stop, count, thread }
+        Self {
+            stop,
+            count,
+            thread: Some(thread),
+        }
     }
 
     /// How many were answered: all of them.
-    pub fn finish(self) -> Result<u64> {
+    pub fn finish(mut self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("the ticking thread")?;
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the ticking thread")?;
+        }
         Ok(self.count.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
