@@ -147,7 +147,7 @@ fn heavy_flows(service: &ServiceWatch, packets: u64, sampled: &Sampled) -> Vec<H
         .into_iter()
         .filter_map(|flow| {
             Some(Heavy {
-                count: (flow.part * packets as f64) as u64,
+                count: (flow.packets * packets as f64) as u64,
                 backend: place(service, flow.backend)?,
             })
         })

@@ -21,6 +21,8 @@ pub(super) struct Sign {
     pub level: f64,
     pub alarm: bool,
     pub crossed: bool,
+    /// Right at the last look, and wrong now.
+    pub relapsed: bool,
     /// By a look or a computation, not by statistics.
     pub proven: bool,
     pub severity: Severity,
@@ -115,6 +117,7 @@ impl Incident {
             level: sign.level,
             alarm: sign.alarm,
             crossed: sign.crossed,
+            relapsed: sign.relapsed,
             severity: sign.severity,
             verdict: self.verdict.as_ref(),
             report: std::mem::replace(&mut self.report, Report::None),

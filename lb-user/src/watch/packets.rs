@@ -1,4 +1,4 @@
-//! Sampled packets: which flows have most of them.
+//! Sampled packets: which flows have most of them, and most octets.
 
 use std::{
     collections::BTreeMap,
@@ -23,33 +23,73 @@ struct FlowOf {
     backend: BackendRef,
 }
 
-/// A flow with many packets.
+/// A flow with many packets or octets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeavyFlow {
     /// `None` in a replay: records hold no client's address.
     pub tuple: Option<FlowTuple>,
     pub backend: BackendRef,
-    /// Part of the service's sampled packets, 0 to 1.
-    pub part: f64,
+    /// Part of the service's packets, 0 to 1.
+    pub packets: f64,
+    /// Part of the octets of the service's IP packets, 0 to 1.
+    pub octets: f64,
 }
 
 /// Packets by flow, as far as samples show them.
 #[derive(Debug)]
 pub struct FlowPackets {
-    flows: Heavy<FlowOf>,
-    /// Packets of a service that samples stood for, by service id.
-    totals: BTreeMap<u32, u64>,
+    packets: Sketch,
+    octets: Sketch,
     /// Packets that one sample stands for.
     weight: u64,
 }
 
 impl Default for FlowPackets {
     fn default() -> Self {
+        Self::of(FLOWS)
+    }
+}
+
+/// Amounts of the heaviest flows.
+#[derive(Debug)]
+struct Sketch {
+    flows: Heavy<FlowOf>,
+    /// Of all flows, by service id.
+    totals: BTreeMap<u32, u64>,
+}
+
+impl Sketch {
+    fn new(room: usize) -> Self {
         Self {
-            flows: Heavy::new(FLOWS),
+            flows: Heavy::new(room),
             totals: BTreeMap::new(),
-            weight: 1,
         }
+    }
+
+    fn count(&mut self, flow: FlowOf, amount: u64) {
+        self.flows.count(flow, amount);
+        let total = self.totals.entry(flow.service).or_default();
+        *total = total.saturating_add(amount);
+    }
+
+    fn fade(&mut self) {
+        self.flows.fade();
+        self.totals.retain(|_, total| {
+            *total /= 2;
+            *total > 0
+        });
+    }
+
+    /// Parts of a service's flows, largest first.
+    fn parts(&self, service: u32) -> Vec<(FlowOf, f64)> {
+        let total = self.totals.get(&service).copied().unwrap_or(0).max(1);
+        let flows = self.flows.heaviest().into_iter();
+        // What a flow inherited from those that gave way to it may be more than there was in all.
+        let part = |amount: u64| (amount as f64 / total as f64).min(1.0);
+        flows
+            .filter(|(flow, _)| flow.service == service)
+            .map(|(flow, amount)| (flow, part(amount)))
+            .collect()
     }
 }
 
@@ -64,13 +104,17 @@ impl FlowPackets {
             family: sample.family,
             backend: sample.backend,
         };
-        self.count(flow, self.weight);
+        self.packets.count(flow, self.weight);
+        let octets = self.weight.saturating_mul(sample.octets.into());
+        self.octets.count(flow, octets);
     }
 
-    fn count(&mut self, flow: FlowOf, packets: u64) {
-        self.flows.count(flow, packets);
-        let total = self.totals.entry(flow.service).or_default();
-        *total = total.saturating_add(packets);
+    fn of(room: usize) -> Self {
+        Self {
+            packets: Sketch::new(room),
+            octets: Sketch::new(room),
+            weight: 1,
+        }
     }
 
     /// One packet in 2^`bits` is sampled from now on.
@@ -80,25 +124,21 @@ impl FlowPackets {
 
     /// Halves every count, so that what was long ago weighs less.
     pub fn fade(&mut self) {
-        self.flows.fade();
-        self.totals.retain(|_, total| {
-            *total /= 2;
-            *total > 0
-        });
+        self.packets.fade();
+        self.octets.fade();
     }
 
-    /// The flows of a service with the most packets, most first.
+    /// The flows of a service with the most packets, most first. Flows with many octets in few packets are among them
+    /// so far as they have packets.
     pub fn heaviest(&self, service: u32, most: usize) -> Vec<HeavyFlow> {
-        let total = self.totals.get(&service).copied().unwrap_or(0).max(1);
-        let flows = self.flows.heaviest().into_iter();
+        let octets: BTreeMap<FlowOf, f64> = self.octets.parts(service).into_iter().collect();
+        let flows = self.packets.parts(service).into_iter().take(most);
         flows
-            .filter(|(flow, _)| flow.service == service)
-            .take(most)
             .map(|(flow, packets)| HeavyFlow {
                 tuple: flow.tuple(),
                 backend: flow.backend,
-                // What a flow inherited from those that gave way to it may be more than there was in all.
-                part: (packets as f64 / total as f64).min(1.0),
+                packets,
+                octets: octets.get(&flow).copied().unwrap_or(0.0),
             })
             .collect()
     }
@@ -106,10 +146,7 @@ impl FlowPackets {
     /// Takes what a record says in place of samples: service id, part of the packets, backend.
     pub fn recorded(&mut self, flows: impl Iterator<Item = (u32, f64, BackendRef)>) {
         const WHOLE: f64 = 1e9;
-        *self = Self {
-            flows: Heavy::new(usize::MAX),
-            ..Self::default()
-        };
+        *self = Self::of(usize::MAX);
         for (place, (service, part, backend)) in (0u64..).zip(flows) {
             // The flow itself is not recorded; its place keeps it apart from the others.
             let flow = FlowOf {
@@ -120,8 +157,8 @@ impl FlowPackets {
                 family: 0,
                 backend,
             };
-            self.count(flow, (part * WHOLE) as u64);
-            self.totals.insert(service, WHOLE as u64);
+            self.packets.count(flow, (part * WHOLE) as u64);
+            self.packets.totals.insert(service, WHOLE as u64);
         }
     }
 }
@@ -168,6 +205,7 @@ mod tests {
             protocol: 6,
             family: 4,
             kind: kind::PACKET,
+            octets: if port == 1 { 1500 } else { 100 },
             ..Sample::default()
         }
     }
@@ -180,7 +218,7 @@ mod tests {
             packets.take(&packet(7, if number % 2 == 0 { 1 } else { 100 + number }));
             packets.take(&packet(8, number));
         }
-        let part = |packets: &FlowPackets| packets.heaviest(7, 1)[0].part;
+        let part = |packets: &FlowPackets| packets.heaviest(7, 1)[0].packets;
         assert!((part(&packets) - 0.5).abs() < 0.01, "{}", part(&packets));
         packets.fade();
         packets.set_bits(10);
@@ -189,6 +227,7 @@ mod tests {
         }
         assert!((part(&packets) - 0.5).abs() < 0.01, "{}", part(&packets));
         let heaviest = packets.heaviest(7, 1)[0];
+        assert!((heaviest.octets - 1500.0 / 1600.0).abs() < 0.01, "{heaviest:?}");
         assert_eq!(heaviest.backend, BackendRef::new(2, 1));
         assert_eq!(
             heaviest.tuple.map(|tuple| (tuple.v6, tuple.ports)),
@@ -202,7 +241,8 @@ mod tests {
         let flow = |tuple| HeavyFlow {
             tuple: Some(tuple),
             backend: BackendRef::new(1, 1),
-            part: 0.5,
+            packets: 0.5,
+            octets: 0.5,
         };
         let ports = u32::from_le_bytes([0x9c, 0x40, 0x01, 0xbb]);
         let v4 = FlowTuple::v4(u32::from_le_bytes([192, 0, 2, 1]), 7, ports, 6);
@@ -217,7 +257,7 @@ mod tests {
         let mut packets = FlowPackets::default();
         let backend = BackendRef::new(4, 2);
         packets.recorded([(3, 0.75, backend), (3, 0.125, backend)].into_iter());
-        let parts: Vec<f64> = packets.heaviest(3, 9).iter().map(|flow| flow.part).collect();
+        let parts: Vec<f64> = packets.heaviest(3, 9).iter().map(|flow| flow.packets).collect();
         assert_eq!(parts, [0.75, 0.125]);
         assert_eq!(packets.heaviest(3, 9)[0].tuple, None);
     }

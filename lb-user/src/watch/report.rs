@@ -103,6 +103,8 @@ pub struct HeavyFlowSkew {
     pub endpoint: IpAddr,
     /// Part of the service's packets, 0 to 1.
     pub packets: f64,
+    /// Part of the octets of the service's IP packets, 0 to 1; 0 in a replay.
+    pub octets: f64,
 }
 
 /// Bets on the backends' parts of all new flows under one seed after the other: slow, and valid whatever the clients are.

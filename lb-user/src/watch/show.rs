@@ -137,14 +137,15 @@ fn heavy_flows(monitor: &Monitor, service: &ServiceWatch) -> Vec<HeavyFlowSkew> 
         .heaviest(service.table.service.id, HEAVY_FLOWS)
         .into_iter();
     flows
-        .take_while(|flow| flow.part >= HEAVY)
+        .take_while(|flow| flow.packets >= HEAVY)
         .filter_map(|flow| {
             let mut members = service.table.members.iter();
             let member = members.find(|member| member.reference == flow.backend)?;
             Some(HeavyFlowSkew {
                 client: flow.client(),
                 endpoint: member.endpoint,
-                packets: flow.part,
+                packets: flow.packets,
+                octets: flow.octets,
             })
         })
         .collect()

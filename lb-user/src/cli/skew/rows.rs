@@ -115,13 +115,14 @@ pub(super) fn heavy_flows(service: &ServiceSkew, paint: Paint) -> String {
     if service.heavy_flows.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["HEAVY FLOW OF", "BACKEND", ">PACKETS"]);
+    let mut table = Table::new(&["HEAVY FLOW OF", "BACKEND", ">PACKETS", ">BYTES"]);
     for flow in &service.heavy_flows {
         table.row([
             flow.client
                 .map_or_else(|| "not recorded".to_owned(), |client| client.to_string()),
             flow.endpoint.to_string(),
             percent(flow.packets),
+            percent(flow.octets),
         ]);
     }
     table.render(2, paint)

@@ -6,8 +6,8 @@
 //!  │ Quiet │              │ Suspected │            │        │ ─────────────────► │         │
 //!  │       │ ◄─────────── └───────────┘            │ Firing │                    │ Healing │
 //!  │       │   level < ¼                           │        │ ◄───────────────── │         │
-//!  │       │ ────────────────────────────────────► └────────┘  failed, or did    └─────────┘
-//!  │       │          alarm                          │    ▲    not help               │
+//!  │       │ ────────────────────────────────────► └────────┘  failed, did not   └─────────┘
+//!  │       │          alarm                          │    ▲    help, or relapse       │
 //!  │       │                                   clear │    │ alarm                     │ clear
 //!  │       │             held          ┌──────────┐ ◄┘    │                           │
 //!  │       │ ◄──────────────────────── │ Resolved │ ──────┘                           │
@@ -19,7 +19,8 @@
 //! that has one: if healing by itself is allowed, at most so often in a time, and not shortly after the last one. When
 //! the remedy has been carried out the streams' evidence starts from zero ([`Output::restart`]), so that evidence which
 //! passes a threshold after that means that the remedy did not help; it is not asked for again. Rotated seeds that
-//! leave the histogram uneven mean that the hash itself is broken, not the seed.
+//! leave the histogram uneven mean that the hash itself is broken, not the seed. What a look finds wrong after it was
+//! right is another fault (a relapse): what was written before has helped, and is written again.
 //!
 //! [`Budget`] is one for the whole box, since a rotation concerns all services; everything else is one for each.
 
@@ -124,6 +125,9 @@ impl SkewState {
     }
 
     fn firing(&mut self, input: Input<'_>, since: Duration, output: &mut Output) {
+        if input.relapsed {
+            self.attempts.forget_rewrites();
+        }
         let reported = match input.report {
             Report::None => None,
             Report::Started | Report::Failed => self.asked.take().map(|(_, remedy)| remedy),
@@ -165,6 +169,9 @@ impl SkewState {
         } else if input.report == Report::Failed {
             self.state = State::Firing { since };
             output.events.push(Event::Failed { remedy });
+        } else if input.relapsed {
+            self.attempts.forget_rewrites();
+            self.fire(input, true, output);
         } else if input.crossed && input.at - started >= policy.settle {
             self.attempts.note(&remedy);
             self.state = State::Firing { since };

@@ -82,6 +82,11 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
+    /// What was written again has been right for a while.
+    pub(super) fn forget_rewrites(&mut self) {
+        (self.rewrite_seeds, self.rewrite_slots) = (false, false);
+    }
+
     pub(super) fn note(&mut self, remedy: &Remedy) {
         match remedy {
             Remedy::RotateSeeds { .. } => self.rotate = true,

@@ -75,6 +75,8 @@ pub struct Input<'a> {
     pub alarm: bool,
     /// Whether a stream's evidence passed a threshold in this check: [`crate::skew::Measure::crossed`].
     pub crossed: bool,
+    /// Whether what a look found right the last time is wrong now: a fault of its own, which no remedy before has met.
+    pub relapsed: bool,
     pub severity: Severity,
     pub verdict: Option<&'a Verdict>,
     pub report: Report,

@@ -34,6 +34,7 @@ const CALM: Input<'static> = Input {
     level: 0.1,
     alarm: false,
     crossed: false,
+    relapsed: false,
     severity: Severity::Warn,
     verdict: None,
     report: Report::None,
@@ -137,12 +138,13 @@ fn event(event: &Event) -> &'static str {
 
 const STATES: [&str; 5] = ["Quiet", "Suspected", "Firing", "Healing", "Resolved"];
 
-const INPUTS: [&str; 9] = [
+const INPUTS: [&str; 10] = [
     "calm",
     "undecided",
     "suspicion",
     "alarm",
     "old alarm",
+    "relapse",
     "alarm+started",
     "alarm+failed",
     "calm+started",
@@ -159,6 +161,11 @@ fn input(name: &str) -> Input<'static> {
         // Evidence has not passed a threshold once more.
         "old alarm" => Input {
             crossed: false,
+            ..ALARM
+        },
+        "relapse" => Input {
+            crossed: false,
+            relapsed: true,
             ..ALARM
         },
         other => panic!("{other}"),
@@ -179,6 +186,7 @@ const TABLE: &str = "
     Quiet     |   1 | suspicion     | Suspected | suspected
     Quiet     |   1 | alarm         | Firing    | fired, withheld
     Quiet     |   1 | old alarm     | Firing    | fired, withheld
+    Quiet     |   1 | relapse       | Firing    | fired, withheld
     Quiet     |   1 | alarm+started | Firing    | fired, withheld
     Quiet     |   1 | alarm+failed  | Firing    | fired, withheld
     Quiet     |   1 | calm+started  | Quiet     |
@@ -189,6 +197,7 @@ const TABLE: &str = "
     Suspected |   1 | suspicion     | Suspected |
     Suspected |   1 | alarm         | Firing    | fired, withheld
     Suspected |   1 | old alarm     | Firing    | fired, withheld
+    Suspected |   1 | relapse       | Firing    | fired, withheld
     Suspected |   1 | alarm+started | Firing    | fired, withheld
     Suspected |   1 | alarm+failed  | Firing    | fired, withheld
     Suspected |   1 | calm+started  | Quiet     | dismissed
@@ -199,6 +208,7 @@ const TABLE: &str = "
     Firing    |   1 | suspicion     | Resolved  | resolved
     Firing    |   1 | alarm         | Firing    |
     Firing    |   1 | old alarm     | Firing    |
+    Firing    |   1 | relapse       | Firing    |
     Firing    |   1 | alarm+started | Healing   | started
     Firing    |   1 | alarm+failed  | Firing    | failed, withheld
     Firing    |   1 | calm+started  | Resolved  | started, resolved
@@ -212,6 +222,8 @@ const TABLE: &str = "
     Healing   |   5 | alarm         | Firing    | did not help, withheld
     Healing   |   1 | old alarm     | Healing   |
     Healing   | 999 | old alarm     | Healing   |
+    Healing   |   1 | relapse       | Firing    | fired again, withheld
+    Healing   | 999 | relapse       | Firing    | fired again
     Healing   |   1 | alarm+started | Healing   |
     Healing   |   5 | alarm+started | Firing    | did not help, withheld
     Healing   |   1 | alarm+failed  | Firing    | failed, withheld
@@ -224,6 +236,7 @@ const TABLE: &str = "
     Resolved  |   1 | suspicion     | Resolved  |
     Resolved  |   1 | alarm         | Firing    | fired again, withheld
     Resolved  |   1 | old alarm     | Firing    | fired again, withheld
+    Resolved  |   1 | relapse       | Firing    | fired again, withheld
     Resolved  |   1 | alarm+started | Firing    | fired again, withheld
     Resolved  |   1 | alarm+failed  | Firing    | fired again, withheld
     Resolved  |   1 | calm+started  | Resolved  |
@@ -293,6 +306,47 @@ fn a_stuck_hash_is_healed_by_new_seeds() {
         }]
     );
     assert_eq!(bench.machine.verdict(), Some(&verdict));
+}
+
+#[test]
+fn slots_that_are_falsified_again_and_again_are_written_again_each_time() {
+    let verdict = table_verdict();
+    let mut bench = Bench::new();
+    bench.budget = Budget::new(Limits {
+        cooldown: Duration::ZERO,
+        most: u32::MAX,
+        ..Limits::DEFAULT
+    });
+    let wrong = Input {
+        relapsed: true,
+        verdict: Some(&verdict),
+        ..ALARM
+    };
+    let standing = Input {
+        relapsed: false,
+        ..wrong
+    };
+    for _ in 0..3 {
+        let asked = bench.step(wrong).remedy;
+        assert!(matches!(asked, Some(Remedy::RewriteSlots { .. })), "{asked:?}");
+        // What the flows showed of it stands for a while.
+        bench.step(Input {
+            report: Report::Started,
+            crossed: false,
+            ..standing
+        });
+        assert_eq!(name(bench.machine.state()), "Healing");
+    }
+    // Wrong at one look after the other: writing does not help.
+    let output = bench.wait(10).step(standing);
+    assert!(
+        matches!(output.events[0], Event::DidNotHelp { .. }),
+        "{:?}",
+        output.events
+    );
+    assert_eq!(bench.step(standing).remedy, None);
+    // It was right for a moment: somebody else writes.
+    assert!(bench.step(wrong).remedy.is_some());
 }
 
 #[test]
@@ -458,6 +512,7 @@ fn model(
         ("Quiet" | "Suspected" | "Resolved", true) => "Firing",
         ("Firing", true) if input.report == Report::Started && asked => "Healing",
         ("Healing", true) if input.report == Report::Failed => "Firing",
+        ("Healing", true) if input.relapsed => "Firing",
         ("Healing", true) if waited >= policy.settle && input.crossed => "Firing",
         ("Firing" | "Healing", false) => "Resolved",
         ("Quiet", false) if suspected => "Suspected",
@@ -470,7 +525,7 @@ fn model(
 proptest! {
     #[test]
     fn the_machine_keeps_to_its_picture_and_its_budget(
-        steps in proptest::collection::vec((0u64..120, 0.0f64..1.5, any::<bool>(), any::<bool>(), 0u8..3, 0u8..3), 1..200),
+        steps in proptest::collection::vec((0u64..120, 0.0f64..1.5, any::<bool>(), any::<(bool, bool)>(), 0u8..3, 0u8..3), 1..200),
         auto_heal in any::<bool>(),
     ) {
         let (hash, table) = (hash_verdict(), table_verdict());
@@ -479,13 +534,14 @@ proptest! {
         let mut machine = SkewState::new("web".into());
         let (mut now, mut entered, mut asked) = (Duration::ZERO, Duration::ZERO, false);
         let mut remedies = Vec::new();
-        for (seconds, level, alarm, crossed, verdict, report) in steps {
+        for (seconds, level, alarm, (crossed, relapsed), verdict, report) in steps {
             now += at(seconds);
             let input = Input {
                 at: now,
                 level,
                 alarm,
                 crossed,
+                relapsed,
                 severity: Severity::Warn,
                 verdict: [None, Some(&hash), Some(&table)][usize::from(verdict)],
                 report: [Report::None, Report::Started, Report::Failed][usize::from(report)],

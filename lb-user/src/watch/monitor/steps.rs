@@ -28,8 +28,8 @@ impl Monitor {
         let histograms = self.histograms.found();
         let seeds = !self.findings.seeds.is_empty();
         let wrong_slot = self.sampled.audits().iter().any(|audit| audit.wrong_slot > 0);
-        let again = seeds && std::mem::replace(&mut self.seeds_were_wrong, seeds);
-        self.seeds_were_wrong = seeds;
+        let seeds_were_wrong = std::mem::replace(&mut self.seeds_were_wrong, seeds);
+        let again = seeds && seeds_were_wrong;
         let proven = seeds || wrong_slot;
         let sign = Sign {
             level: if proven {
@@ -39,6 +39,7 @@ impl Monitor {
             },
             alarm: histograms.alarm || proven,
             crossed: histograms.crossed || again || wrong_slot,
+            relapsed: seeds && !seeds_were_wrong,
             proven,
             severity: if proven {
                 Severity::Page
@@ -106,8 +107,8 @@ impl Monitor {
             return;
         };
         let table = self.findings.tables.get(key).copied();
-        let again = table.is_some() && service.was_wrong;
-        service.was_wrong = table.is_some();
+        let was_wrong = std::mem::replace(&mut service.was_wrong, table.is_some());
+        let again = table.is_some() && was_wrong;
         let audits = self.sampled.audits_of(service.table.service.id);
         let wrong_backend = audits.iter().any(|audit| audit.wrong_backend > 0);
         let proven = table.is_some() || wrong_backend;
@@ -119,6 +120,7 @@ impl Monitor {
             level: if proven { found.level.max(1.0) } else { found.level },
             alarm: found.alarm || proven,
             crossed: found.crossed || again || wrong_backend,
+            relapsed: table.is_some() && !was_wrong,
             proven,
             severity,
         };

@@ -128,7 +128,7 @@ fn of_service(
             .collect(),
         top_flows: flows
             .map(|flow| HeavyFlowRecord {
-                part: flow.part,
+                part: flow.packets,
                 id: flow.backend.id(),
                 generation: flow.backend.generation(),
             })
