@@ -20,14 +20,19 @@ pub(super) fn run(args: &Args, context: &Context) -> Outcome {
     let detached = program::detach(&args.pin_directory)?;
     let answer = serde_json::json!({ "interfaces": detached.interfaces, "maps": detached.maps });
     context.print(&answer, |_| {
+        let pins = args.pin_directory.display();
         let from = match detached.interfaces.as_slice() {
+            [] if detached.maps == 0 => {
+                return format!(
+                    "Nothing to take off: nothing is pinned in {pins}. Pins elsewhere: --pin-directory.\n"
+                );
+            }
             [] => "no interface".to_owned(),
             names => names.join(", "),
         };
         format!(
-            "Detached from {from}; {} maps removed from {}.\n",
-            detached.maps,
-            args.pin_directory.display()
+            "Detached from {from}; {} maps removed from {pins}.\n",
+            detached.maps
         )
     })
 }

@@ -39,7 +39,11 @@ impl Controller {
     pub(super) async fn apply_file(&mut self, file: &ApplyFile) -> Result<Done, Refusal> {
         self.ledger.overlay.check_revision(file.if_revision)?;
         let specs = config::parse_services(&file.toml, &file.file).map_err(|problems| invalid(&problems))?;
-        let text = format!("{}: {} services applied", file.file, specs.len());
+        let count = match specs.len() {
+            1 => "1 service".to_owned(),
+            count => format!("{count} services"),
+        };
+        let text = format!("{}: {count} applied", file.file);
         let mut overlay = self.ledger.overlay.clone();
         overlay.apply_file(&self.config.services, specs)?;
         self.bring(Proposal {

@@ -88,7 +88,11 @@ impl Incident {
         match (sign.alarm, since) {
             (true, None) => true,
             (true, Some(since)) => since <= attribution::SETTLE_CHECKS || since.is_multiple_of(10),
-            (false, _) => check.is_multiple_of(attribution::QUIET_CHECKS),
+            // The first ones at once, so that who has just started the daemon, or recorded little, is told something.
+            (false, _) => {
+                check.is_multiple_of(attribution::QUIET_CHECKS)
+                    || check < attribution::QUIET_CHECKS && check.is_power_of_two()
+            }
         }
     }
 

@@ -79,7 +79,7 @@ fn suspected(report: &SkewReport, paint: Paint) -> Option<String> {
 
 fn quiet(report: &SkewReport, paint: Paint) -> String {
     if report.services.is_empty() {
-        return "NOTHING TO WATCH   there are no services".to_owned();
+        return "NOTHING TO WATCH   there was no service at the last look".to_owned();
     }
     let unknown = |service: &&ServiceSkew| matches!(service.cause, None | Some(CauseName::TooLittleData));
     let too_little = report.services.iter().filter(unknown).count();

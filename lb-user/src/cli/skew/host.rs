@@ -14,7 +14,7 @@ pub(super) fn hash(report: &SkewReport, paint: Paint) -> String {
     let title = paint.head("HASH");
     let all = report.cpus.iter().find(|cpu| cpu.cpu.is_none()).map(entropy);
     let mut text = match (alarmed.len(), all) {
-        (0, _) if counting == 0 => format!("{title}       no fresh flow on any of {} CPUs\n", own.len()),
+        (0, _) if counting == 0 => format!("{title}       no fresh flow on any CPU\n"),
         (0, Some(all)) => format!(
             "{title}       spreads well on {counting} of {} CPUs with traffic; {all}\n",
             own.len()
