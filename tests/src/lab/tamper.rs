@@ -60,9 +60,15 @@ impl Tamper {
     pub fn give_slots(&mut self, from: IpAddr, to: IpAddr) -> Result<()> {
         let entry = self.entry()?;
         let (from, to) = (self.reference(&entry, from)?, self.reference(&entry, to)?);
-        let given = |slot: BackendRef| if slot == from { to } else { slot };
-        let slots: Vec<BackendRef> = self.maps.slots_of(&entry).into_iter().map(given).collect();
-        Ok(self.maps.write_slots(entry.slots_offset, &slots)?)
+        self.rewrite_slots(|_, slot| if slot == from { to } else { slot })
+    }
+
+    /// Every slot, by its place in the table, names what `change` makes of it.
+    pub fn rewrite_slots(&mut self, change: impl Fn(usize, BackendRef) -> BackendRef) -> Result<()> {
+        let entry = self.entry()?;
+        let slots = self.maps.slots_of(&entry).into_iter().enumerate();
+        let changed: Vec<BackendRef> = slots.map(|(place, slot)| change(place, slot)).collect();
+        Ok(self.maps.write_slots(entry.slots_offset, &changed)?)
     }
 
     /// How many slots each backend owns that owns any.
