@@ -5,8 +5,10 @@
 
 pub mod capture;
 pub mod engine;
+pub mod gate;
 pub mod lab;
 pub mod proof;
+pub mod simulation;
 pub mod statistics;
 pub mod traffic;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what a packet and a change cost, as ratios within one run.
+//! `cargo xtask bench`: what a packet and a change cost, as ratios within one run, and what the statistics of the spread take.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct Arguments {
     /// Rounds of each packet measurement; the median counts
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only `packet` or only `control`
+    /// Only `packet`, only `control` or only `skew`
     #[arg(long)]
     only: Option<String>,
 }

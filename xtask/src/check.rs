@@ -1,4 +1,4 @@
-//! `cargo xtask check`: literally what CI runs, from formatting to the last test.
+//! `cargo xtask check`: literally what CI runs, from formatting to the tests, whose summary comes last.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::{
     bpf_build::{self, Toolchain},
-    dependencies, run, setup, test,
+    dependencies, gate, run, setup, test,
 };
 
 pub fn run() -> Result<()> {
@@ -19,6 +19,7 @@ pub fn run() -> Result<()> {
     step("lints, BPF", lint_bpf)?;
     step("documentation", document)?;
     step("dependencies", dependencies::check)?;
+    step("distribution gate", || gate::run(&gate::Arguments::default()))?;
     println!("== tests");
     test::all(&[])
 }

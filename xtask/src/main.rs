@@ -1,4 +1,4 @@
-//! Everything a developer of Evenkeel types: `cargo xtask setup|build|test|check|demo|bench|simulate`.
+//! Everything a developer of Evenkeel types: `cargo xtask setup|build|test|check|gate|demo|bench|simulate`.
 
 mod bench;
 mod bpf_build;
@@ -7,6 +7,7 @@ mod build;
 mod check;
 mod demo;
 mod dependencies;
+mod gate;
 mod packages;
 mod run;
 mod setup;
@@ -35,13 +36,15 @@ enum Command {
     Build(build::Arguments),
     /// Install what is missing, build, and run every test
     Test(test::Arguments),
-    /// Watch it balance, keep flows and survive kill -9, in network namespaces of this machine
+    /// Watch it balance, heal broken seeds and slots, keep flows and survive kill -9, in network namespaces of this machine
     Demo(demo::Arguments),
     /// What a packet and a change cost, beside a floor and a kernel-LRU balancer in the same run
     Bench(bench::Arguments),
     /// The detectors of uneven spread against simulated traffic and faults, beside the figures they must reach
     Simulate(simulate::Arguments),
-    /// What CI runs: format, lints, documentation, dependencies, every test
+    /// The distribution gate: a million new flows, in every way of picking, must be spread evenly
+    Gate(gate::Arguments),
+    /// What CI runs: format, lints, documentation, dependencies, every test, the distribution gate
     Check,
 }
 
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Gate(arguments) => gate::run(&arguments),
         Command::Check => check::run(),
     };
     match outcome {

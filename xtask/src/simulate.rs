@@ -20,6 +20,9 @@ pub struct Arguments {
     /// Only these targets, for example T6
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
+    /// Leave out what depends on the machine's speed
+    #[arg(long)]
+    no_timing: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -46,6 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for id in &arguments.only {
         cargo.arg("--only").arg(id);
+    }
+    if arguments.no_timing {
+        cargo.arg("--no-timing");
     }
     run::run(&mut cargo)
 }

@@ -244,9 +244,10 @@ impl ServiceWatch {
         })
     }
 
-    /// After a remedy.
+    /// After a remedy: what was counted before says nothing about now.
     pub fn restart(&mut self) {
         self.stream.restart();
+        self.trail = Trail::new(KINDS * self.table.members.len());
         self.cpus.clear();
     }
 

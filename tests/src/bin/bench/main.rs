@@ -5,13 +5,14 @@ mod memory;
 mod packet;
 mod program;
 mod report;
+mod skew;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
-/// Packet costs and control-plane latencies as ratios within one run.
+/// Packet costs and control-plane latencies as ratios within one run, and what the statistics of the spread take.
 #[derive(Parser)]
 struct Arguments {
     /// Write the figures as JSON
@@ -20,7 +21,7 @@ struct Arguments {
     /// Rounds of each packet measurement; the median counts
     #[arg(long, default_value_t = 25)]
     rounds: usize,
-    /// Only packets, or only the control plane
+    /// Only packets, only the control plane, or only the statistics of the spread
     #[arg(long, value_enum)]
     only: Option<Part>,
     /// The BPF object with the wrapper, the floor and the LRU balancer
@@ -35,6 +36,7 @@ struct Arguments {
 enum Part {
     Packet,
     Control,
+    Skew,
 }
 
 fn main() -> Result<()> {
@@ -51,11 +53,15 @@ fn main() -> Result<()> {
         bench: read(&arguments.object)?,
     };
     let mut report = report::Report::default();
-    if arguments.only != Some(Part::Control) {
+    let wanted = |part| arguments.only.is_none_or(|only| only == part);
+    if wanted(Part::Packet) {
         packet::run(&objects, arguments.rounds, &mut report)?;
     }
-    if arguments.only != Some(Part::Packet) {
+    if wanted(Part::Control) {
         control::run(&mut report)?;
+    }
+    if wanted(Part::Skew) {
+        skew::run(&mut report);
     }
     if let Some(path) = arguments.json {
         std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;

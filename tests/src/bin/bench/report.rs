@@ -12,6 +12,17 @@ pub struct Report {
     /// Name → milliseconds.
     pub control: BTreeMap<String, f64>,
     pub flow_table_bytes: f64,
+    /// `None` where it was not measured.
+    pub skew: Option<SkewFigures>,
+}
+
+/// Of one check of the spread.
+pub struct SkewFigures {
+    /// CPU time for 1,000 services of 1,000 backends, and what these keep in memory.
+    pub check_1000x1000_ms: f64,
+    pub memory_mb: f64,
+    /// CPU time for the histograms of 64 CPUs and their sum.
+    pub histograms_65_ms: f64,
 }
 
 /// One row of packets.
@@ -64,10 +75,17 @@ impl Report {
                 (row.name.to_owned(), figures)
             })
             .collect();
+        let skew = self.skew.as_ref().map(|skew| {
+            json!({
+                "check_1000x1000_ms": skew.check_1000x1000_ms, "memory_mb": skew.memory_mb,
+                "histograms_65_ms": skew.histograms_65_ms,
+            })
+        });
         let report = json!({
             "packet": packet,
             "control": self.control,
             "flow_table_bytes_per_flow": self.flow_table_bytes,
+            "skew": skew,
         });
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }

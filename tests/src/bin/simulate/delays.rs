@@ -113,7 +113,7 @@ pub fn delays(lab: &mut Lab) {
 
 fn measure(lab: &mut Lab, service: &Service, share: f64, runs: u64, case: Case) {
     let (fault, rate, limit, study) = case;
-    let (p, n) = (service.p(), service.len());
+    let (p, n) = (service.p(), service.count());
     let backend = service.nearest(share);
     let bound = |q: &[f64]| (power::lorden(&p, q, ln_arl()).flows / rate).max(1.0);
     // Which backends are off by chance hardly moves the bound: any pattern does for the horizon.

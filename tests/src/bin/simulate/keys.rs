@@ -131,7 +131,7 @@ impl<'a> Watched<'a> {
     fn run(mut self, rate: f64, checks: u32, rng: &mut Rng) -> Alarms {
         let mut alarms = Alarms::default();
         for check in 1..=checks {
-            let (mut fresh, mut all) = (vec![0; self.service.len()], vec![0; self.service.len()]);
+            let (mut fresh, mut all) = (vec![0; self.service.count()], vec![0; self.service.count()]);
             let mut cpus = vec![vec![0; 256]; CPUS as usize];
             for _ in 0..poisson(rate, rng) {
                 let pick = self.datapath.pick(&self.source.next(rng).tuple, |_, hash| hash);

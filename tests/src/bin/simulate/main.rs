@@ -5,7 +5,6 @@
 //! the run alone, so that a result can be had again on any machine with any number of CPUs.
 
 mod causes;
-mod chance;
 mod cost;
 mod datapath;
 mod delays;
@@ -16,7 +15,6 @@ mod keys;
 mod lab;
 mod quiet;
 mod row;
-mod service;
 mod traffic;
 mod trial;
 
@@ -24,6 +22,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use tests::simulation::{chance, service};
 
 use lab::Lab;
 

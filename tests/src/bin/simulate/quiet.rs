@@ -276,7 +276,7 @@ impl Changing {
 
     /// One check, parts of its flows by different tables; counted by the ids of the present one.
     fn check(&mut self, parts: &[(f64, &Service)], rng: &mut Rng) {
-        let mut counts = vec![0; self.service.len()];
+        let mut counts = vec![0; self.service.count()];
         for (part, service) in parts {
             let mut drawn = Vec::new();
             Multinomial::new(&service.p()).draw(poisson(part * CHANGING_RATE, rng), &mut drawn, rng);

@@ -6,6 +6,8 @@ use std::io::{IsTerminal, Write, stdout};
 const BAR: usize = 40;
 const FULL: f64 = 0.6;
 const PROGRESS: f64 = 30.0;
+/// Columns of a line of text.
+const WIDTH: usize = 110;
 
 /// One backend of the table.
 pub struct Row {
@@ -27,6 +29,21 @@ pub fn heading(text: &str) {
 
 pub fn say(text: &str) {
     println!("   {text}");
+}
+
+/// A text behind a head, in lines of the same width under each other.
+pub fn hanging(head: &str, text: &str) {
+    let indent = " ".repeat(head.chars().count());
+    let mut line = head.to_owned();
+    for word in text.split(' ') {
+        if line.chars().count() + word.chars().count() >= WIDTH && line.trim_end().len() > indent.len() {
+            say(line.trim_end());
+            line.clone_from(&indent);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    say(line.trim_end());
 }
 
 /// A bar on a line of its own, until [`progress_ends`]. Nothing where the output is not a terminal.
@@ -86,7 +103,13 @@ fn bar(share: f64, expected: f64) -> String {
         .to_owned()
 }
 
-/// The largest difference of share and expectation, and the size of difference that chance explains (two standard
+/// Whether the shares are as expected, as far as so few connections can tell.
+pub fn is_balanced(rows: &[Row]) -> bool {
+    let (worst, chance) = deviation(rows);
+    worst < 2.0 * chance + 0.5
+}
+
+/// The largest difference of share and expectation, and the size of difference that chance explains (three standard
 /// deviations), both in points.
 pub fn deviation(rows: &[Row]) -> (f64, f64) {
     let total = total(rows);
@@ -98,7 +121,7 @@ pub fn deviation(rows: &[Row]) -> (f64, f64) {
         .iter()
         .map(|row| (row.expected * (1.0 - row.expected) / total).sqrt())
         .fold(0.0, f64::max);
-    (worst * 100.0, 2.0 * chance * 100.0)
+    (worst * 100.0, 3.0 * chance * 100.0)
 }
 
 fn total(rows: &[Row]) -> f64 {

@@ -182,7 +182,7 @@ impl Case {
 
     /// A backend joins, leaves, or has three times or a third of its weight, and 1 to 20 CPUs do not follow.
     fn leave_stale(&mut self, slots: Option<u32>, rng: &mut Rng) {
-        let backend = rng.random_range(0..self.before.len());
+        let backend = rng.random_range(0..self.before.count());
         let weight = self.before.backends[backend].1;
         match rng.random_range(0..4) {
             0 => {

@@ -40,7 +40,7 @@ pub enum SeedFault {
 
 /// A backend that owns no slot or two to four times as many, or a table that was built for equal weights.
 pub fn wrong_table(service: &Service, slots: Option<u32>, rng: &mut Rng) -> Vec<u32> {
-    let backend = rng.random_range(0..service.len() as u32);
+    let backend = rng.random_range(0..service.count() as u32);
     let mut table = service.slots.clone();
     match rng.random_range(0..3) {
         0 => {

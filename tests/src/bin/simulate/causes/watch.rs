@@ -98,8 +98,8 @@ impl Watch {
             buckets: histogram_shares(service.size()),
             shares: service.p(),
             hash_now: vec![vec![0; 256]; cpus],
-            fresh_now: vec![vec![0; service.len()]; cpus],
-            window: Window::new(service.len()),
+            fresh_now: vec![vec![0; service.count()]; cpus],
+            window: Window::new(service.count()),
             leaving: Vec::new(),
             audits: Audits::default(),
         }
@@ -113,7 +113,7 @@ impl Watch {
             .iter_mut()
             .for_each(|stream| stream.set_shares(shares.clone()));
         self.shares = service.p();
-        self.window = Window::new(service.len());
+        self.window = Window::new(service.count());
     }
 
     /// A flow that was given to a backend.

@@ -8,7 +8,7 @@ use lb_user::{
 };
 use rand::{RngExt, seq::index::sample};
 
-use crate::chance::Rng;
+use super::chance::Rng;
 
 /// Backends with their slots.
 #[derive(Clone)]
@@ -59,7 +59,8 @@ impl Service {
         Self::new(&backends, None)
     }
 
-    pub fn len(&self) -> usize {
+    /// How many backends.
+    pub fn count(&self) -> usize {
         self.backends.len()
     }
 
@@ -154,7 +155,7 @@ pub fn cv(p: &[f64], q: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chance;
+    use crate::simulation::chance;
 
     fn is_whole(q: &[f64]) {
         assert!(
