@@ -68,7 +68,7 @@ impl FingerprintKey {
     #[inline(always)]
     pub fn of_flow(&self, tuple: &FlowTuple) -> u64 {
         // The family is part of the message, so that no IPv4 flow has the characters of an IPv6 flow.
-        let family = if tuple.v6 { 6 } else { 4 };
+        let family = 4 + 2 * tuple.v6 as u64;
         let last = tuple.ports as u64 | (tuple.protocol as u64 | family << 8) << 32;
         let mut sums = [0; 2];
         for (sum, key) in sums.iter_mut().zip(&self.halves) {

@@ -7,9 +7,9 @@
 /// A flow's 5-tuple as loaded from the packet (network bytes in a native little-endian word).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTuple {
-    /// IPv6; else only `words[0]` is used.
+    /// IPv6; else all words but the first are 0.
     pub v6: bool,
-    /// IPv4: source in the low half of word 0, destination in the high half.
+    /// IPv4: source in the low half of word 0, destination in the high half; the other words are 0.
     /// IPv6: source in words 0 and 1, destination in 2 and 3.
     pub words: [u64; 4],
     /// Source port in the low 16 bits, destination port in the high.

@@ -33,8 +33,8 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Ver
     let Some(settings) = configured(tables) else {
         return Verdict::Pass(Pass::NotConfigured);
     };
-    let now = settings.seconds(tables.jiffies());
     let fingerprint = settings.table_key.of_flow(&packet.tuple);
+    let now = settings.seconds(tables.jiffies());
     let chosen = match choose(fingerprint, &packet, settings, now, tables, tally) {
         Ok(chosen) => chosen,
         Err(exit) => return exit.into(),

@@ -187,18 +187,18 @@ impl Choice {
         counters: Option<&BackendCounters>,
         tables: &impl Tables,
     ) -> bool {
-        let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
-        let mut sampled = false;
-        if let Some(histogram) = tables.histogram() {
-            let turn = histogram.picks[bucket].add(1).wrapping_add(37 * bucket as u64);
-            sampled = turn & settings.sample_mask == 0;
-            histogram.fresh[bucket].add(self.fresh);
-        }
         if let Some(counters) = counters {
             counters.flows.add(1);
             counters.fresh_flows.add(self.fresh);
         }
-        sampled
+        // Last, so that the answer is a branch and not a value to keep.
+        let Some(histogram) = tables.histogram() else {
+            return false;
+        };
+        let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
+        histogram.fresh[bucket].add(self.fresh);
+        let turn = histogram.picks[bucket].add(1).wrapping_add(37 * bucket as u64);
+        turn & settings.sample_mask == 0
     }
 
     #[inline(always)]

@@ -12,12 +12,12 @@ use crate::{headers::protocol, opaque::opaque, parse::Packet, tables::Tables};
 #[inline(always)]
 pub fn key_of(packet: &Packet) -> ServiceKey {
     let tuple = &packet.tuple;
-    let last = (tuple.ports >> 16) as u64 | (tuple.protocol as u64) << 16;
-    if tuple.v6 {
-        ServiceKey::from_words([tuple.words[2], tuple.words[3], last | 6 << 24])
-    } else {
-        ServiceKey::from_words([tuple.words[0] >> 32, 0, last | 4 << 24])
-    }
+    // A branch would be made three, one for each word. Words 2 and 3 are 0 for IPv4.
+    let v6 = opaque(tuple.v6 as u64);
+    let destination_v4 = (tuple.words[0] >> 32) & v6.wrapping_sub(1);
+    let family = 4 + 2 * v6 as u32;
+    let last = tuple.ports >> 16 | (tuple.protocol as u32) << 16 | family << 24;
+    ServiceKey::from_words([tuple.words[2] | destination_v4, tuple.words[3], last as u64])
 }
 
 /// The mark of an IPv4 VIP.

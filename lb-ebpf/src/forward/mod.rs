@@ -3,7 +3,7 @@
 mod dsr;
 mod ipip;
 
-use lb_common::backend::{Backend, MacPair, mode};
+use lb_common::backend::{Backend, mode};
 
 use crate::{
     frame::Frame,
@@ -34,9 +34,5 @@ pub fn forward(frame: &mut impl Frame, packet: &Packet, fingerprint: u64, backen
 /// The MAC addresses for the next hop, at the start of the frame.
 #[inline(always)]
 fn write_macs(frame: &mut impl Frame, backend: &Backend) -> Option<()> {
-    let macs = MacPair {
-        destination: backend.mac_destination,
-        source: backend.mac_source,
-    };
-    frame.write(0, macs)
+    frame.write(0, backend.macs())
 }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::pod::Pod;
-use lb_ebpf::frame::Frame;
+use lb_ebpf::{frame::Frame, opaque::opaque};
 
 /// The frame of one run of the program.
 pub struct XdpFrame<'a> {
@@ -29,7 +29,8 @@ impl<'a> XdpFrame<'a> {
 impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn length(&self) -> usize {
-        self.context.data_end() - self.context.data()
+        // Hidden, or the compiler concludes bounds from the length and leaves out checks that the verifier must see.
+        opaque((self.context.data_end() - self.context.data()) as u64) as usize
     }
 
     #[inline(always)]

@@ -64,6 +64,7 @@ static SAMPLES: RingBuf<Sample, { map_names::SAMPLES.capacity }> = RingBuf::new(
 pub struct KernelTables<'a> {
     context: &'a XdpContext,
     cpu: u32,
+    filter: Option<&'static Filter>,
 }
 
 impl<'a> KernelTables<'a> {
@@ -71,7 +72,9 @@ impl<'a> KernelTables<'a> {
     pub fn new(context: &'a XdpContext) -> Self {
         // SAFETY: the helper has no preconditions.
         let cpu = unsafe { bpf_get_smp_processor_id() };
-        Self { context, cpu }
+        // Before anything is read from the packet, which would have to wait on the stack meanwhile.
+        let filter = VIP_FILTER.get(0);
+        Self { context, cpu, filter }
     }
 }
 
@@ -94,7 +97,7 @@ impl Tables for KernelTables<'_> {
 
     #[inline(always)]
     fn vip_bit(&self, bit: u32) -> bool {
-        let Some(filter) = VIP_FILTER.get(0) else {
+        let Some(filter) = self.filter else {
             return false;
         };
         match filter.0.get((bit >> 6) as usize) {

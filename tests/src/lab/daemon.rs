@@ -19,7 +19,8 @@ use super::{
 };
 use crate::traffic::metrics::Metrics;
 
-const START: Duration = Duration::from_secs(20);
+/// An unoptimised daemon under emulation needs half a minute.
+const START: Duration = Duration::from_secs(60);
 const LOG_TAIL: usize = 6000;
 
 /// The daemon, its directories and its pins.

@@ -96,11 +96,11 @@ pub fn run(objects: &Objects, rounds: usize, report: &mut Report) -> Result<()> 
     let few = [
         established("established_v4", false, 1, STRETCH),
         established("established_v4_1k", false, 1000, STRETCH),
-        opening("syn_v4_room", false, FEW_PROMISED, Table::Room),
-        opening("syn_v4", false, STRETCH, Table::Full),
+        opening("syn_v4", false, FEW_PROMISED, Table::Room),
+        opening("syn_v4_full", false, STRETCH, Table::Full),
         established("established_v6", true, 1, STRETCH),
-        opening("syn_v6_room", true, FEW_PROMISED, Table::Room),
-        opening("syn_v6", true, STRETCH, Table::Full),
+        opening("syn_v6", true, FEW_PROMISED, Table::Room),
+        opening("syn_v6_full", true, STRETCH, Table::Full),
         not_a_vip,
     ];
     for case in &few {
