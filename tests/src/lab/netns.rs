@@ -140,6 +140,17 @@ impl Netns {
         Ok(())
     }
 
+    /// Has one CPU handle all that an interface receives of a flow (receive packet steering), as the queues of a
+    /// network card do. `ip netns exec` shows the namespace's own `/sys`.
+    pub fn one_cpu_a_flow(&self, interface: &str) -> Result<()> {
+        const STEER: &str =
+            "for queue in /sys/class/net/$1/queues/rx-*; do echo $0 > $queue/rps_cpus || exit 1; done";
+        let cpus = thread::available_parallelism()?.get().min(32);
+        let mask = format!("{:x}", u32::MAX >> (32 - cpus));
+        run(Command::new("ip").args(["netns", "exec", self.name(), "sh", "-c", STEER, &mask, interface]))
+            .context("steering needs a kernel with CONFIG_RPS")
+    }
+
     /// The index of an interface of the namespace.
     pub fn interface(&self, name: &str) -> Result<u32> {
         let name = name.to_owned();
