@@ -27,7 +27,7 @@ pub enum Owner {
     Service(ServiceKey),
 }
 
-/// Something to be done; [`Monitor::carried_out`] wants to hear of it.
+/// Something to be done; [`carried_out`](super::Monitor::carried_out) wants to hear of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub owner: Owner,
