@@ -12,12 +12,22 @@ pub struct FlowBucket {
     pub entries: [FlowEntry; WAYS],
 }
 
+/// Set in every fingerprint, while the bit above it never is. So one instruction tells a free entry, and two tell two
+/// fingerprints apart without a branch: a difference is below 2⁶³, and only zero is not negative when negated.
+pub const TAKEN: u64 = 1 << 62;
+
+/// A fingerprint from 64 bits of a hash, of which it keeps the upper 62.
+#[inline(always)]
+pub const fn fingerprint(hash: u64) -> u64 {
+    hash >> 2 | TAKEN
+}
+
 /// A flow. Fingerprint 0 means free. Several CPUs write at once: the value goes in before the fingerprint,
 /// and a torn pair may at worst send one packet of a new flow elsewhere.
 #[repr(C)]
 #[derive(Default, Debug, Clone)]
 pub struct FlowEntry {
-    /// [`crate::fingerprint::FingerprintKey::of_flow`] with the table's key, never 0.
+    /// [`crate::fingerprint::FingerprintKey::of_flow`] with the table's key, with [`TAKEN`] set; 0 when free.
     pub fingerprint: Word,
     /// A packed [`FlowValue`].
     pub value: Word,
@@ -66,7 +76,7 @@ impl FlowValue {
     }
 }
 
-/// The two buckets a fingerprint may live in, before the table's mask.
+/// The two buckets a fingerprint may live in, before the table's mask, which may keep the lower 30 bits.
 #[inline(always)]
 pub const fn candidate_buckets(fingerprint: u64) -> (u32, u32) {
     (fingerprint as u32, (fingerprint >> 32) as u32)

@@ -3,7 +3,7 @@
 use crate::{fingerprint::FingerprintKey, pod::map_value};
 
 /// Moves when the layout or meaning of any pinned map changes; the daemon adopts only maps of its own version.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// The only entry of `SETTINGS`. All-zero is unset: the datapath passes every frame.
 #[repr(C)]

@@ -14,7 +14,7 @@
 use lb_common::{
     backend::Backend,
     counters::Event,
-    flow::{FlowBucket, FlowEntry, FlowValue, WAYS, candidate_buckets, state},
+    flow::{FlowBucket, FlowEntry, FlowValue, TAKEN, WAYS, candidate_buckets, state},
     ids::BackendRef,
     settings::Settings,
 };
@@ -37,37 +37,35 @@ pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) 
 
 #[inline(always)]
 fn search(bucket: &FlowBucket, fingerprint: u64) -> Option<&FlowEntry> {
-    // A value of its own for these four comparisons stays in a register; the one that lives on is on the stack.
-    let fingerprint = opaque(fingerprint);
-    let holds = |way: usize| bucket.entries[way].fingerprint.load() == fingerprint;
-    // Hidden, or the address of every entry is computed before the entry is looked at.
-    let way = if holds(0) {
-        opaque(0)
-    } else if holds(1) {
-        opaque(1)
-    } else if holds(2) {
-        opaque(2)
-    } else if holds(3) {
-        opaque(3)
-    } else {
+    // Which way it is cannot be foretold: a branch guessed wrongly would wait for the bucket's memory, and the next packet
+    // with it. So a top bit says that all ways up to one differ. Two CPUs may have stored a flow twice; the first counts.
+    let differs = |way: usize| (bucket.entries[way].fingerprint.load() ^ fingerprint).wrapping_neg();
+    let zero = differs(0);
+    let to_one = zero & differs(1);
+    let to_two = to_one & differs(2);
+    let all = to_two & differs(3);
+    if all >> 63 != 0 {
         return None;
-    };
+    }
+    // Hidden, so that the verifier sees the bound.
+    let way = opaque((zero >> 63) + (to_one >> 63) + (to_two >> 63));
     Some(&bucket.entries[way as usize % WAYS])
 }
 
 /// The state a packet's flow has after this packet, from the state before ([`state::UNSET`] for a new flow).
 #[inline(always)]
 pub fn next_state(before: u8, packet: &Packet) -> u8 {
-    if packet.is_datagram() {
-        state::DATAGRAM
-    } else if packet.is_closing() || before == state::CLOSING {
-        state::CLOSING
-    } else if packet.is_opening() {
+    // Opening first: most packets that are stored are. One on a closing flow is a new flow, see `keeps`.
+    if packet.is_opening() {
         if before == state::ESTABLISHED {
             state::ESTABLISHED
         } else {
             state::NEW
         }
+    } else if packet.is_datagram() {
+        state::DATAGRAM
+    } else if packet.is_closing() || before == state::CLOSING {
+        state::CLOSING
     } else {
         state::ESTABLISHED
     }
@@ -152,12 +150,7 @@ pub fn store(
     };
     let value = FlowValue {
         backend,
-        // A SYN is told at once; most packets that open a flow are one.
-        state: if packet.is_opening() {
-            state::NEW
-        } else {
-            next_state(state::UNSET, packet)
-        },
+        state: next_state(state::UNSET, packet),
         last_seen: now,
     };
     // Buckets fill from the front, so the first free way is the load too. Up to PREFERRED flows the first bucket is
@@ -190,12 +183,11 @@ const PREFERRED: usize = 3;
 #[inline(always)]
 fn first_free(bucket: &FlowBucket) -> usize {
     // Which way it is cannot be foretold: a branch for each would cost more than the sum.
-    let mut taken = 1;
+    let mut taken = TAKEN;
     let mut count = 0;
     for entry in &bucket.entries {
-        let fingerprint = entry.fingerprint.load();
-        taken &= opaque(fingerprint | fingerprint.wrapping_neg()) >> 63;
-        count += taken;
+        taken &= entry.fingerprint.load();
+        count += taken / TAKEN;
     }
     count as usize
 }

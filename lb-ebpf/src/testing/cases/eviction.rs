@@ -22,7 +22,7 @@ pub fn cases(world: &World) -> Vec<Case> {
 }
 
 /// A packet to the service whose flow has two different buckets.
-fn two_buckets(world: &World, service: Named) -> Packet {
+pub(super) fn two_buckets(world: &World, service: Named) -> Packet {
     let apart = |packet: &Packet| {
         let (first, second) = candidate_buckets(packet.fingerprint(&world.settings.table_key).expect("IP"));
         (first ^ second) & world.settings.flow_mask != 0
@@ -184,13 +184,8 @@ fn others(world: &World) -> Vec<Case> {
     ]
 }
 
-/// The entry of a way, counted over both buckets, as `fill_buckets` numbers them.
-fn filler(way: u64) -> u64 {
-    0xf111_0000 + way
-}
-
 /// A sentence, the way that must give way, how that is counted, and state and idle seconds of the eight ways.
-type Row = (&'static str, u64, Event, [(u8, u32); 8]);
+type Row = (&'static str, usize, Event, [(u8, u32); 8]);
 
 fn order(world: &World) -> Vec<Case> {
     let packet = two_buckets(world, WEB);
@@ -264,7 +259,10 @@ fn order(world: &World) -> Vec<Case> {
                         .fresh()
                         .picked_and(event)
                         .flow(state::ESTABLISHED, WEB.id)
-                        .displaces(filler(way), (0..8).filter(|other| *other != way).map(filler)),
+                        .displaces(
+                            World::filler(way),
+                            (0..8).filter(|other| *other != way).map(World::filler),
+                        ),
                 )
         })
         .collect()

@@ -2,6 +2,7 @@
 
 use lb_common::{backend, counters::Event, flow::state};
 
+use super::eviction::two_buckets;
 use crate::{
     headers::tcp_flag,
     testing::{
@@ -18,6 +19,7 @@ use crate::{
 pub fn cases(world: &World) -> Vec<Case> {
     [
         states(world),
+        places(world),
         retransmission(world),
         expiry(world),
         backends(world),
@@ -101,32 +103,55 @@ fn states(world: &World) -> Vec<Case> {
         )
         .sends(&DNS.packet(), opens(DNS.id))
         .sends(&DNS6.packet(), opens(DNS6.id)),
-        Case::new("a flow in its second bucket is found", world)
-            .with(|world| {
-                world.put_flow(&WEB.packet(), WEB.id, state::ESTABLISHED, 5);
-                let fingerprint = WEB
-                    .packet()
-                    .fingerprint(&world.settings.table_key)
-                    .expect("an IP packet");
-                let buckets = lb_common::flow::candidate_buckets(fingerprint);
-                let mask = world.settings.flow_mask;
-                let entries = world.flows[(buckets.0 & mask) as usize].clone();
-                world.flows[(buckets.0 & mask) as usize] = Default::default();
-                world.flows[(buckets.1 & mask) as usize] = entries;
-            })
-            .sends(&packet, to(id).flow(state::ESTABLISHED, id)),
     ]
+}
+
+/// A flow is found wherever it may lie among others, and where two CPUs stored it twice the first is the flow.
+fn places(world: &World) -> Vec<Case> {
+    let packet = two_buckets(world, SPREAD);
+    let (first, second) = two_backends(world, &packet);
+    let among_others = |sentence: String| {
+        let flow = packet.clone();
+        Case::new(sentence, world)
+            .with(move |world| world.fill_buckets(&flow, WEB.id, |_| (state::ESTABLISHED, 1)))
+    };
+    let one = (0..8).map(|way| {
+        let flow = packet.clone();
+        among_others(format!("a flow is found at way {way} of its two full buckets"))
+            .with(move |world| world.put_flow_at(&flow, way, first, state::ESTABLISHED))
+            .sends(&packet, to(first).flow(state::ESTABLISHED, first))
+    });
+    let pairs = (0..8).flat_map(|low| (low + 1..8).map(move |high| (low, high)));
+    let twice = pairs.map(|(low, high)| {
+        let flow = packet.clone();
+        among_others(format!(
+            "of a flow stored at ways {low} and {high} the first counts"
+        ))
+        .with(move |world| {
+            world.put_flow_at(&flow, low, first, state::ESTABLISHED);
+            world.put_flow_at(&flow, high, second, state::ESTABLISHED);
+        })
+        .sends(&packet, to(first))
+    });
+    one.chain(twice).collect()
+}
+
+/// Two backends of the service, the first of which is not the one that would be picked.
+fn two_backends(world: &World, packet: &Packet) -> (u32, u32) {
+    let picked = world.pick(packet, &SPREAD.key());
+    let other = if picked == SPREAD.id {
+        SPREAD.id + 1
+    } else {
+        SPREAD.id
+    };
+    (other, picked)
 }
 
 fn retransmission(world: &World) -> Vec<Case> {
     let packet = WEB.packet();
-    let (id, spread) = (WEB.id, SPREAD.id);
+    let id = WEB.id;
     let syn = SPREAD.packet().syn();
-    let other = if world.pick(&syn, &SPREAD.key()) == spread {
-        spread + 1
-    } else {
-        spread
-    };
+    let (other, _) = two_backends(world, &syn);
     vec![
         Case::new("a SYN again on a new flow is a retransmission", world)
             .sends(&packet.clone().syn(), opens(id))

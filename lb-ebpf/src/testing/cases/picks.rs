@@ -3,6 +3,7 @@
 use lb_common::{
     backend::state,
     counters::Event,
+    flow::TAKEN,
     seed::{self, Seed},
     settings::one_in,
     slot_table::bucket_scale,
@@ -280,7 +281,7 @@ fn evidence(world: &World) -> Vec<Case> {
                         .flow_value(WEB.id, lb_common::flow::state::ESTABLISHED, 1)
                         .pack(),
                 );
-                entry.fingerprint.store((bucket * 4 + way + 1) as u64);
+                entry.fingerprint.store(TAKEN | (bucket * 4 + way) as u64);
             }
         }
     });

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lb_common::{
     backend::{Backend, mode, state},
-    flow::{WAYS, candidate_buckets},
+    flow::{TAKEN, WAYS, candidate_buckets},
     flow_hash::Key,
     ids::next_generation,
     seed::{self, Seed},
@@ -263,6 +263,23 @@ impl World {
         entry.fingerprint.store(fingerprint);
     }
 
+    /// Puts a flow at one of the eight ways of its two buckets, as `fill_buckets` numbers them, over what is there.
+    pub fn put_flow_at(&mut self, packet: &Packet, number: usize, backend: u32, state: u8) {
+        let fingerprint = packet
+            .fingerprint(&self.settings.table_key)
+            .expect("an IP packet");
+        let (first, second) = candidate_buckets(fingerprint);
+        let bucket = [first, second][number / WAYS] & self.settings.flow_mask;
+        let entry = &self.flows[bucket as usize].entries[number % WAYS];
+        entry.value.store(self.flow_value(backend, state, 0).pack());
+        entry.fingerprint.store(fingerprint);
+    }
+
+    /// Fingerprint of one of the others that `fill_buckets` puts in.
+    pub fn filler(number: usize) -> u64 {
+        TAKEN | number as u64
+    }
+
     /// Fills both buckets of a packet's flow with other flows; `of(way)` gives state and idle seconds of each.
     pub fn fill_buckets(&mut self, packet: &Packet, backend: u32, of: impl Fn(usize) -> (u8, u32)) {
         let fingerprint = packet
@@ -275,7 +292,7 @@ impl World {
                 let number = index * WAYS + way;
                 let (state, idle) = of(number);
                 entry.value.store(self.flow_value(backend, state, idle).pack());
-                entry.fingerprint.store(0xf111_0000 + number as u64);
+                entry.fingerprint.store(Self::filler(number));
             }
         }
     }
