@@ -31,11 +31,12 @@ pub struct CpuCounters {
     pub events: [Word; EVENT_SLOTS],
     /// Second of the datapath's clock in which this CPU last logged a warning, by event.
     pub warned: [Word; EVENT_SLOTS],
+    pub histogram: Histogram,
 }
 
-const _: () = assert!(size_of::<CpuCounters>() == 1024);
+const _: () = assert!(size_of::<CpuCounters>() == 1024 + size_of::<Histogram>());
 
-/// Entry of `HISTOGRAM[cpu]`: picks by bucket of their slot.
+/// Picks by bucket of their slot.
 #[repr(C)]
 #[derive(Debug, Clone)]
 pub struct Histogram {
@@ -118,6 +119,7 @@ impl Default for CpuCounters {
             verdicts: zeroed(),
             events: zeroed(),
             warned: zeroed(),
+            histogram: Histogram::default(),
         }
     }
 }

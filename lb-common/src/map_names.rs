@@ -40,8 +40,6 @@ maps! {
     BACKEND_COUNTERS = 2048;
     /// [`crate::counters::CpuCounters`] by CPU.
     CPU_COUNTERS = 2;
-    /// [`crate::counters::Histogram`] by CPU.
-    HISTOGRAM = 2;
     /// Ring buffer of [`crate::sample::Sample`]; octets.
     SAMPLES = 262_144;
 }

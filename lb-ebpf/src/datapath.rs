@@ -62,7 +62,8 @@ fn choose<'a, T: Tables>(
     tables: &'a T,
     tally: Tally<'_>,
 ) -> Result<Chosen<'a>, Exit> {
-    if let Some(entry) = flow::find(fingerprint, settings, tables) {
+    let place = flow::find(fingerprint, settings, tables);
+    if let Some(entry) = place.entry {
         let value = FlowValue::unpack(entry.value.load());
         if let Some(backend) = flow::keeps(&value, packet, settings, now, tables, tally) {
             flow::refresh(entry, value, packet, now);
@@ -78,7 +79,15 @@ fn choose<'a, T: Tables>(
     let service = service::find(packet, settings, tables).ok_or(Exit::Pass(Pass::NoService))?;
     let picked =
         pick::pick(packet, fingerprint, service, settings, now, tables, tally).map_err(Exit::Drop)?;
-    let stored = flow::store(fingerprint, picked.reference, packet, settings, now, tables);
+    let stored = flow::store(
+        place,
+        fingerprint,
+        picked.reference,
+        packet,
+        settings,
+        now,
+        tables,
+    );
     tally.event(stored);
     Ok(picked)
 }

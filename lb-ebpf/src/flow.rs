@@ -25,14 +25,25 @@ use crate::{
     tables::{Tables, Tally},
 };
 
+/// Where a flow lies or may come to lie.
+pub struct Place<'a> {
+    /// The flow's first bucket; `None` when the table is smaller than the settings say.
+    first: Option<&'a FlowBucket>,
+    /// The flow.
+    pub entry: Option<&'a FlowEntry>,
+}
+
 /// Looks the fingerprint up; the second bucket is touched only when the first does not have it.
 #[inline(always)]
-pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) -> Option<&'a FlowEntry> {
+pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) -> Place<'a> {
     let (first, second) = candidate_buckets(fingerprint);
-    if let Some(found) = search(tables.flow_bucket(first & settings.flow_mask)?, fingerprint) {
-        return Some(found);
+    let first = tables.flow_bucket(first & settings.flow_mask);
+    let mut entry = first.and_then(|bucket| search(bucket, fingerprint));
+    if entry.is_none() {
+        let second = tables.flow_bucket(second & settings.flow_mask);
+        entry = second.and_then(|bucket| search(bucket, fingerprint));
     }
-    search(tables.flow_bucket(second & settings.flow_mask)?, fingerprint)
+    Place { first, entry }
 }
 
 #[inline(always)]
@@ -136,6 +147,7 @@ pub fn forget(entry: &FlowEntry) {
 /// then not stored, and its next packet picks the same slot again. Returns what happened.
 #[inline(always)]
 pub fn store(
+    place: Place<'_>,
     fingerprint: u64,
     backend: BackendRef,
     packet: &Packet,
@@ -143,9 +155,8 @@ pub fn store(
     now: u32,
     tables: &impl Tables,
 ) -> Event {
-    // Looked up again: pointers kept through the pick would double the states that the verifier walks there.
-    let (first, second) = candidate_buckets(fingerprint);
-    let Some(first) = tables.flow_bucket(first & settings.flow_mask) else {
+    let (_, second) = candidate_buckets(fingerprint);
+    let Some(first) = place.first else {
         return Event::MapInconsistent;
     };
     let value = FlowValue {

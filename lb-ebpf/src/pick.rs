@@ -73,7 +73,7 @@ pub fn pick<'a, T: Tables>(
         fresh: mark_fresh(witness, seed_index, settings, tables, tally),
     };
     let counters = tables.backend_counters(counter_index(reference.id(), settings, tables));
-    if choice.count(service, settings, counters, tables) {
+    if choice.count(service, settings, counters, tally) {
         choice.send_sample(packet, service, tables, tally);
     }
     Ok(Chosen {
@@ -185,16 +185,13 @@ impl Choice {
         service: &Service,
         settings: &Settings,
         counters: Option<&BackendCounters>,
-        tables: &impl Tables,
+        tally: Tally<'_>,
     ) -> bool {
         if let Some(counters) = counters {
             counters.flows.add(1);
             counters.fresh_flows.add(self.fresh);
         }
-        // Last, so that the answer is a branch and not a value to keep.
-        let Some(histogram) = tables.histogram() else {
-            return false;
-        };
+        let histogram = tally.histogram();
         let bucket = bucket_of(self.slot, service.bucket_scale) as usize;
         histogram.fresh[bucket].add(self.fresh);
         let turn = histogram.picks[bucket].add(1).wrapping_add(37 * bucket as u64);

@@ -17,6 +17,7 @@ use lb_common::{
     service::{Service, ServiceKey, flag},
     settings::Settings,
     shared::Word,
+    slot_table::HISTOGRAM_BUCKETS,
 };
 
 use crate::{
@@ -132,6 +133,10 @@ static NOWHERE: CpuCounters = CpuCounters {
     verdicts: [const { Word::new(0) }; VERDICT_SLOTS],
     events: [const { Word::new(0) }; EVENT_SLOTS],
     warned: [const { Word::new(0) }; EVENT_SLOTS],
+    histogram: Histogram {
+        picks: [const { Word::new(0) }; HISTOGRAM_BUCKETS as usize],
+        fresh: [const { Word::new(0) }; HISTOGRAM_BUCKETS as usize],
+    },
 };
 
 /// Stands for every word of the bitmaps of fresh keys.
@@ -202,11 +207,6 @@ impl<T: Tables> Tables for Aside<'_, T> {
     #[inline(always)]
     fn cpu_counters(&self) -> Option<&CpuCounters> {
         Some(&NOWHERE)
-    }
-
-    #[inline(always)]
-    fn histogram(&self) -> Option<&Histogram> {
-        None
     }
 
     #[inline(always)]

@@ -33,7 +33,6 @@ pub trait Tables {
     fn fresh_word(&self, index: u32) -> Option<&Word>;
     fn backend_counters(&self, index: u32) -> Option<&BackendCounters>;
     fn cpu_counters(&self) -> Option<&CpuCounters>;
-    fn histogram(&self) -> Option<&Histogram>;
     /// Hands a sample to the daemon; false when the ring buffer is full.
     fn sample(&self, sample: &Sample) -> bool;
     /// Logs something rare; `about` is the service it happened to, 0 for none.
@@ -82,6 +81,12 @@ impl<'a> Tally<'a> {
     #[inline(always)]
     pub fn events(self, event: Event, times: u64) {
         self.0.events[event as usize].add(times);
+    }
+
+    /// Where this CPU counts its picks.
+    #[inline(always)]
+    pub fn histogram(self) -> &'a Histogram {
+        &self.0.histogram
     }
 
     /// Counts the packet's verdict.

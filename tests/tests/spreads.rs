@@ -1,9 +1,12 @@
 //! Promise: new flows are spread as the weights say, on every CPU and whatever their seeds.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    mem::offset_of,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 use anyhow::{Context, Result};
-use lb_common::{map_names::HISTOGRAM, slot_table::HISTOGRAM_BUCKETS};
+use lb_common::{counters::CpuCounters, map_names::CPU_COUNTERS, slot_table::HISTOGRAM_BUCKETS};
 use tests::{
     Proof,
     lab::{Config, Daemon, Lab, Place, Service, VIP4, VIP6},
@@ -54,14 +57,15 @@ fn as_the_weights_say_on_every_cpu() -> Proof {
 
 /// Read from the pinned map itself: each CPU's histogram must have its part of the picks.
 fn every_cpu_picked(daemon: &Daemon) -> Proof {
-    let map = aya::maps::MapData::from_pin(daemon.pins().join(HISTOGRAM.name))?;
+    const WORDS: usize = size_of::<CpuCounters>() / 8;
+    const PICKS: usize = offset_of!(CpuCounters, histogram) / 8;
+    let map = aya::maps::MapData::from_pin(daemon.pins().join(CPU_COUNTERS.name))?;
     let map = aya::maps::Map::from_map_data(map)?;
-    let histograms: aya::maps::Array<_, [u64; 2 * HISTOGRAM_BUCKETS as usize]> = map.try_into()?;
+    let counters: aya::maps::Array<_, [u64; WORDS]> = map.try_into()?;
     let picks: Vec<u64> = (0..std::thread::available_parallelism()?.get() as u32)
         .map(|cpu| {
-            Ok(histograms.get(&cpu, 0)?[..HISTOGRAM_BUCKETS as usize]
-                .iter()
-                .sum())
+            let picks = &counters.get(&cpu, 0)?[PICKS..][..HISTOGRAM_BUCKETS as usize];
+            Ok(picks.iter().sum())
         })
         .collect::<Result<_>>()?;
     let total: u64 = picks.iter().sum();

@@ -10,7 +10,7 @@ use aya_ebpf::{
 use aya_log_ebpf::warn;
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     ids::BackendRef,
     map_names,
@@ -55,8 +55,6 @@ static BACKEND_COUNTERS: Array<BackendCounters, { map_names::BACKEND_COUNTERS.ca
     Array::new();
 #[btf_map]
 static CPU_COUNTERS: Array<CpuCounters, { map_names::CPU_COUNTERS.capacity }, MMAP> = Array::new();
-#[btf_map]
-static HISTOGRAM: Array<Histogram, { map_names::HISTOGRAM.capacity }, MMAP> = Array::new();
 #[btf_map]
 static SAMPLES: RingBuf<Sample, { map_names::SAMPLES.capacity }> = RingBuf::new();
 
@@ -145,11 +143,6 @@ impl Tables for KernelTables<'_> {
     #[inline(always)]
     fn cpu_counters(&self) -> Option<&CpuCounters> {
         CPU_COUNTERS.get(self.cpu)
-    }
-
-    #[inline(always)]
-    fn histogram(&self) -> Option<&Histogram> {
-        HISTOGRAM.get(self.cpu)
     }
 
     #[inline(always)]

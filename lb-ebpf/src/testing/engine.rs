@@ -73,7 +73,6 @@ pub struct State {
     /// By CPU: verdicts, events, times of warnings.
     pub cpu_counters: Vec<u64>,
     /// By CPU: picks, fresh picks.
-    pub histograms: Vec<u64>,
     /// By CPU and backend: flows, packets, bytes, fresh flows.
     pub backend_counters: Vec<u64>,
     /// By bucket and way: fingerprint, value.
@@ -81,7 +80,9 @@ pub struct State {
     pub fresh: Vec<u64>,
 }
 
-const CPU_WORDS: usize = VERDICT_SLOTS + 2 * EVENT_SLOTS;
+/// Of a CPU's counters: first the histogram's place, then all.
+const HISTOGRAM_AT: usize = VERDICT_SLOTS + 2 * EVENT_SLOTS;
+const CPU_WORDS: usize = HISTOGRAM_AT + 512;
 
 impl State {
     pub fn verdict(&self, verdict: Verdict) -> u64 {
@@ -104,7 +105,7 @@ impl State {
 
     /// Sums of the histogram: picks, fresh picks.
     pub fn picks(&self) -> [u64; 2] {
-        let own = &self.histograms[self.cpu * 512..][..512];
+        let own = &self.cpu_counters[self.cpu * CPU_WORDS + HISTOGRAM_AT..][..512];
         [own[..256].iter().sum(), own[256..].iter().sum()]
     }
 
@@ -119,14 +120,9 @@ impl State {
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let parts = [
             (
-                "CPU_COUNTERS (64 verdicts, 32 events, 32 warnings a CPU)",
+                "CPU_COUNTERS (64 verdicts, 32 events, 32 warnings, 256 picks, 256 fresh a CPU)",
                 &self.cpu_counters,
                 &other.cpu_counters,
-            ),
-            (
-                "HISTOGRAM (256 picks, 256 fresh a CPU)",
-                &self.histograms,
-                &other.histograms,
             ),
             (
                 "BACKEND_COUNTERS (4 a backend, 256 a CPU)",
@@ -241,11 +237,8 @@ impl Engine for HostEngine {
         };
         for cpu in &tables.cpu_counters {
             let words = cpu.verdicts.iter().chain(&cpu.events).chain(&cpu.warned);
+            let words = words.chain(&cpu.histogram.picks).chain(&cpu.histogram.fresh);
             state.cpu_counters.extend(words.map(Word::load));
-        }
-        for histogram in &tables.histograms {
-            let words = histogram.picks.iter().chain(&histogram.fresh);
-            state.histograms.extend(words.map(Word::load));
         }
         for of in &tables.backend_counters {
             let words = [&of.flows, &of.packets, &of.bytes, &of.fresh_flows];

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     ids::BackendRef,
     sample::Sample,
@@ -31,7 +31,6 @@ pub struct MemoryTables {
     pub fresh: Vec<Word>,
     pub backend_counters: Vec<BackendCounters>,
     pub cpu_counters: Vec<CpuCounters>,
-    pub histograms: Vec<Histogram>,
     pub samples: RefCell<Vec<Sample>>,
     /// Samples that fit before the reader takes them out.
     pub sample_capacity: usize,
@@ -66,7 +65,6 @@ impl MemoryTables {
             fresh: vec![Word::new(0); (sizes.cpus + 1) * sizes.fresh_words],
             backend_counters: vec![BackendCounters::default(); sizes.cpus * sizes.backends],
             cpu_counters: vec![CpuCounters::default(); sizes.cpus],
-            histograms: vec![Histogram::default(); sizes.cpus],
             samples: RefCell::default(),
             sample_capacity: usize::MAX,
             warnings: RefCell::default(),
@@ -134,10 +132,6 @@ impl Tables for MemoryTables {
 
     fn cpu_counters(&self) -> Option<&CpuCounters> {
         self.cpu_counters.get(self.cpu as usize)
-    }
-
-    fn histogram(&self) -> Option<&Histogram> {
-        self.histograms.get(self.cpu as usize)
     }
 
     fn sample(&self, sample: &Sample) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, EVENT_SLOTS, Event, Histogram, VERDICT_SLOTS},
+    counters::{BackendCounters, CpuCounters, EVENT_SLOTS, Event, VERDICT_SLOTS},
     flow::{self, FlowBucket, FlowValue, WAYS, candidate_buckets},
     ids::BackendRef,
     settings::Settings,
@@ -25,7 +25,6 @@ pub struct Counters {
     pub(crate) fresh: MappedArray<Word>,
     pub(crate) by_backend: MappedArray<BackendCounters>,
     pub(crate) by_cpu: MappedArray<CpuCounters>,
-    pub(crate) histograms: MappedArray<Histogram>,
 }
 
 /// One backend over all CPUs since its counters were created.
@@ -126,21 +125,21 @@ impl Counters {
     /// life.
     pub fn picks(&self) -> (u64, u64) {
         let sum = |words: &[Word]| words.iter().map(Word::load).sum::<u64>();
-        let histograms = self.histograms.as_slice().iter();
+        let histograms = self.by_cpu.as_slice().iter().map(|cpu| &cpu.histogram);
         histograms.fold((0, 0), |(picks, fresh), counted| {
             (picks + sum(&counted.picks), fresh + sum(&counted.fresh))
         })
     }
 
     pub fn histogram(&self, cpu: u32) -> HistogramTotals {
-        self.histograms.as_slice().get(cpu as usize).map_or(
+        self.by_cpu.as_slice().get(cpu as usize).map_or(
             HistogramTotals {
                 picks: [0; _],
                 fresh: [0; _],
             },
             |counted| HistogramTotals {
-                picks: load(&counted.picks),
-                fresh: load(&counted.fresh),
+                picks: load(&counted.histogram.picks),
+                fresh: load(&counted.histogram.fresh),
             },
         )
     }
@@ -352,7 +351,6 @@ impl Counters {
             fresh: MappedArray::in_memory(capacity.fresh_words * (capacity.possible_cpus + 1)),
             by_backend: MappedArray::in_memory(capacity.possible_cpus * capacity.backends),
             by_cpu: MappedArray::in_memory(capacity.possible_cpus),
-            histograms: MappedArray::in_memory(capacity.possible_cpus),
         }
     }
 }
@@ -401,8 +399,8 @@ mod tests {
             counted.packets.store(10);
             counters.by_cpu.as_slice()[cpu].verdicts[48].store(5);
             counters.by_cpu.as_slice()[cpu].events[Event::FlowStored as usize].store(2);
-            counters.histograms.as_slice()[cpu].picks[7].store(3);
-            counters.histograms.as_slice()[cpu].fresh[cpu].store(1);
+            counters.by_cpu.as_slice()[cpu].histogram.picks[7].store(3);
+            counters.by_cpu.as_slice()[cpu].histogram.fresh[cpu].store(1);
         }
         let expected = BackendTotals {
             flows: 3,

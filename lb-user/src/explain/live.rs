@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::{FlowBucket, FlowValue, candidate_buckets},
     ids::BackendRef,
     sample::Sample,
@@ -36,7 +36,6 @@ pub(super) struct LiveTables<'a> {
     stored: Option<FlowValue>,
     counted: CpuCounters,
     no_backend_counters: BackendCounters,
-    histogram: Histogram,
     fresh: Word,
     seen: RefCell<Vec<Seen>>,
     service: Cell<Option<Service>>,
@@ -57,7 +56,6 @@ impl<'a> LiveTables<'a> {
             stored: counters.flow(fingerprint),
             counted: CpuCounters::default(),
             no_backend_counters: BackendCounters::default(),
-            histogram: Histogram::default(),
             fresh: Word::default(),
             seen: RefCell::default(),
             service: Cell::new(None),
@@ -77,7 +75,7 @@ impl<'a> LiveTables<'a> {
 
     /// Whether a backend was picked, rather than found in the flow table.
     pub(super) fn picked(&self) -> bool {
-        self.histogram.picks.iter().any(|count| count.load() > 0)
+        self.counted.histogram.picks.iter().any(|count| count.load() > 0)
     }
 
     /// The service that was found.
@@ -167,10 +165,6 @@ impl Tables for LiveTables<'_> {
 
     fn cpu_counters(&self) -> Option<&CpuCounters> {
         Some(&self.counted)
-    }
-
-    fn histogram(&self) -> Option<&Histogram> {
-        Some(&self.histogram)
     }
 
     fn sample(&self, _sample: &Sample) -> bool {

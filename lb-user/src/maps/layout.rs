@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use aya::maps::{MapInfo, MapType};
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     ids::BackendRef,
     map_names,
@@ -48,7 +48,6 @@ fn expected() -> impl Iterator<Item = Expected> {
         array::<u64>(map_names::FRESH),
         array::<BackendCounters>(map_names::BACKEND_COUNTERS),
         array::<CpuCounters>(map_names::CPU_COUNTERS),
-        array::<Histogram>(map_names::HISTOGRAM),
         Expected {
             name: map_names::SAMPLES.name,
             kind: MapType::RingBuf,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lb_common::{
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     pod::Pod,
     shared::Word,
@@ -34,8 +34,6 @@ unsafe impl Shared for Word {}
 unsafe impl Shared for BackendCounters {}
 // SAFETY: as above.
 unsafe impl Shared for CpuCounters {}
-// SAFETY: as above.
-unsafe impl Shared for Histogram {}
 // SAFETY: as above.
 unsafe impl Shared for FlowBucket {}
 // SAFETY: as above.

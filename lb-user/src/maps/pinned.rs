@@ -8,7 +8,7 @@ use std::{
 use aya::maps::MapData;
 use lb_common::{
     backend::{self, Backend},
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     ids::BackendRef,
     map_names::{self, MapName},
@@ -111,7 +111,6 @@ impl PinnedMaps {
             fresh: fresh.clone(),
             by_backend: opener.array::<BackendCounters>(map_names::BACKEND_COUNTERS)?,
             by_cpu: opener.array::<CpuCounters>(map_names::CPU_COUNTERS)?,
-            histograms: opener.array::<Histogram>(map_names::HISTOGRAM)?,
         };
         Ok(Self {
             capacity,

@@ -92,7 +92,6 @@ fn settle(wanted: &WantedCapacity, pinned: &Sizes, cpus: u32) -> Result<Plan, Ma
         (map_names::FRESH, fresh),
         (map_names::BACKEND_COUNTERS, cpus.saturating_mul(backends)),
         (map_names::CPU_COUNTERS, cpus),
-        (map_names::HISTOGRAM, cpus),
         (map_names::SAMPLES, samples),
     ]
     .into_iter()

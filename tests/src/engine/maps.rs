@@ -6,7 +6,7 @@ use anyhow::Result;
 use aya::{Ebpf, maps::Map};
 use lb_common::{
     backend::Backend,
-    counters::{BackendCounters, CpuCounters, Histogram},
+    counters::{BackendCounters, CpuCounters},
     flow::FlowBucket,
     ids::BackendRef,
     map_names::{self, MapName},
@@ -38,7 +38,6 @@ pub(super) struct Maps {
     fresh: Array,
     backend_counters: Array,
     cpu_counters: Array,
-    histograms: Array,
 }
 
 impl Maps {
@@ -59,7 +58,6 @@ impl Maps {
             fresh: array(map_names::FRESH, size_of::<u64>())?,
             backend_counters: array(map_names::BACKEND_COUNTERS, size_of::<BackendCounters>())?,
             cpu_counters: array(map_names::CPU_COUNTERS, size_of::<CpuCounters>())?,
-            histograms: array(map_names::HISTOGRAM, size_of::<Histogram>())?,
         })
     }
 
@@ -70,7 +68,6 @@ impl Maps {
             &mut self.fresh,
             &mut self.backend_counters,
             &mut self.cpu_counters,
-            &mut self.histograms,
         ];
         for array in written {
             array.clear();
@@ -128,7 +125,6 @@ impl Maps {
         State {
             cpu: cpu as usize,
             cpu_counters: self.cpu_counters.words(),
-            histograms: self.histograms.words(),
             backend_counters: self.backend_counters.words(),
             flows: self.flows.words(),
             fresh: self.fresh.words(),

@@ -131,7 +131,6 @@ fn load(object: &[u8], pins: &Pins, sizes: Sizes) -> Result<Ebpf> {
         (map_names::FRESH, regions * sizes.fresh_words),
         (map_names::BACKEND_COUNTERS, sizes.cpus * sizes.backends),
         (map_names::CPU_COUNTERS, sizes.cpus),
-        (map_names::HISTOGRAM, sizes.cpus),
         (map_names::SAMPLES, rustix::param::page_size()),
     ];
     let mut loader = EbpfLoader::new();

@@ -11,7 +11,7 @@ use aya::{
 use lb_common::{
     backend::{self, Backend},
     bench::BenchState,
-    counters::Event,
+    counters::{CpuCounters, Event, VERDICT_SLOTS},
     fingerprint::FingerprintKey,
     flow_hash::Key,
     ids::BackendRef,
@@ -54,6 +54,8 @@ const SLOTS: u32 = 10_007;
 /// Packets of a stretch from which on caches do not matter.
 const LONG: u32 = 100_000;
 
+const CPU_WORDS: usize = size_of::<CpuCounters>() / 8;
+
 /// The loaded programs and the maps that a measurement writes.
 pub struct Bench {
     _directory: PinDirectory,
@@ -62,7 +64,7 @@ pub struct Bench {
     target: ProgramArray<aya::maps::MapData>,
     state: MappedMap<BenchState>,
     flows: MappedMap<[u64; 8]>,
-    counters: MappedMap<[u64; 128]>,
+    counters: MappedMap<[u64; CPU_WORDS]>,
     cpu: u32,
 }
 
@@ -99,7 +101,6 @@ impl Bench {
                 .map_max_entries(map_names::SEEDS.name, cpus + 1)
                 .map_max_entries(map_names::FRESH.name, (cpus + 1) * 4096)
                 .map_max_entries(map_names::CPU_COUNTERS.name, cpus)
-                .map_max_entries(map_names::HISTOGRAM.name, cpus)
                 .map_max_entries(map_names::BACKEND_COUNTERS.name, cpus * 1024)
                 .map_max_entries("BENCH_LRU", lru_entries);
             loader.load(object).context("cannot load a BPF object")
@@ -248,7 +249,7 @@ impl Bench {
 
     /// An event of this CPU so far.
     pub fn event(&self, event: Event) -> u64 {
-        self.counters.get(self.cpu as usize)[64 + event as usize]
+        self.counters.get(self.cpu as usize)[VERDICT_SLOTS + event as usize]
     }
 
     fn moved_verdicts(&self) -> Vec<((&'static str, &'static str), u64)> {
