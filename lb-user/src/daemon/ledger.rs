@@ -31,7 +31,7 @@ use crate::{
     maps::{MapError, MapReader, MapWriter, Scope},
     metrics::{Recorder, Trigger},
     net::Resolution,
-    plan::{Plan, PlanError, SlotTableCache, make_plan, remove_leftovers},
+    plan::{Plan, PlanError, SlotTableCache, make_plan, make_stretch, remove_leftovers, simulate::simulate},
     state::{
         desired::{Desired, DesiredSettings, desired_from, desired_service},
         last_known_good::{Store, StoreError},
@@ -232,6 +232,11 @@ impl<M: MapReader + MapWriter> Ledger<M> {
             Err(BringError::Plan(PlanError::Backends { .. })) if self.make_room(trigger, recorder)? => {
                 self.look_and_plan(scope)
             }
+            Err(BringError::Plan(PlanError::Slots { wanted, .. }))
+                if self.make_stretch(wanted, trigger, recorder)? =>
+            {
+                self.look_and_plan(scope)
+            }
             planned => planned,
         };
         match &planned {
@@ -244,7 +249,20 @@ impl<M: MapReader + MapWriter> Ledger<M> {
 
     /// The plan for `scope`; nothing is written.
     pub fn dry_run(&mut self, scope: &Scope) -> Result<Plan, BringError> {
-        Ok(self.look_and_plan(scope)?.plan)
+        match self.look_and_plan(scope) {
+            Err(BringError::Plan(PlanError::Slots { wanted, .. })) => self.dry_run_with_moves(scope, wanted),
+            planned => Ok(planned?.plan),
+        }
+    }
+
+    /// The plan for `scope` behind the one that makes a stretch of `length` slots.
+    fn dry_run_with_moves(&mut self, scope: &Scope, length: u32) -> Result<Plan, BringError> {
+        let observed = self.maps.observe(&Scope::All).map_err(BringError::Observe)?;
+        let mut plan = make_stretch(&observed, length);
+        let after = simulate(&observed, &plan);
+        let then = make_plan(&self.desired, &after, scope, &mut self.tables).map_err(BringError::Plan)?;
+        plan.steps.extend(then.steps);
+        Ok(plan)
     }
 
     fn look_and_plan(&mut self, scope: &Scope) -> Result<Planned, BringError> {
@@ -284,6 +302,23 @@ impl<M: MapReader + MapWriter> Ledger<M> {
         let observed = self.maps.observe(&nothing).map_err(BringError::Observe)?;
         let plan = remove_leftovers(&observed);
         let steps = self.apply(&plan, trigger, recorder).map_err(BringError::Apply)?;
+        Ok(steps > 0)
+    }
+
+    /// Moves tables together until `length` slots are free in a row; answers whether that can be.
+    fn make_stretch(
+        &mut self,
+        length: u32,
+        trigger: Trigger,
+        recorder: &Recorder,
+    ) -> Result<bool, BringError> {
+        let observed = self.maps.observe(&Scope::All).map_err(BringError::Observe)?;
+        let plan = make_stretch(&observed, length);
+        let board = Arc::clone(&self.board);
+        let writing = board.writing();
+        let steps = self.apply(&plan, trigger, recorder).map_err(BringError::Apply)?;
+        let before = board.read();
+        writing.publish(publish::moved(&before, &plan));
         Ok(steps > 0)
     }
 

@@ -107,6 +107,17 @@ pub(super) fn after(
     published
 }
 
+/// What is published after `plan` moved tables as they are.
+pub(super) fn moved(before: &Published, plan: &Plan) -> Published {
+    let mut published = before.clone();
+    for (key, service) in Written::by(plan).services {
+        if let Some(table) = published.services.get_mut(&key) {
+            Arc::make_mut(table).service = service;
+        }
+    }
+    published
+}
+
 fn slots_of(
     service: &Service,
     known: Option<&Arc<Table>>,

@@ -1,5 +1,6 @@
 //! Pure planning: from what should be and what is to ordered steps.
 
+mod compact;
 mod entry;
 mod leftovers;
 pub mod lint;
@@ -32,6 +33,7 @@ use crate::{
     state::{desired::Desired, observed::Observed},
 };
 
+pub use compact::make_stretch;
 pub use leftovers::remove_leftovers;
 pub use step::{Plan, Step};
 pub use table_cache::SlotTableCache;

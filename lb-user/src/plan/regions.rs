@@ -14,18 +14,26 @@ pub(super) struct Regions {
 impl Regions {
     pub fn of(observed: &Observed) -> Self {
         let capacity = observed.capacity.slots;
-        let mut used = BTreeMap::<u32, u32>::new();
+        let mut regions = Self {
+            used: BTreeMap::new(),
+            capacity,
+        };
         for service in observed
             .services
             .values()
             .filter(|service| service.slots_count > 0)
         {
-            let start = service.slots_offset.min(capacity);
-            let end = start.saturating_add(service.slots_count).min(capacity);
-            let known = used.entry(start).or_insert(end);
-            *known = end.max(*known);
+            let end = service.slots_offset.saturating_add(service.slots_count);
+            regions.keep(service.slots_offset, end);
         }
-        Self { used, capacity }
+        regions
+    }
+
+    /// Gives nothing out of `start..end`.
+    pub fn keep(&mut self, start: u32, end: u32) {
+        let (start, end) = (start.min(self.capacity), end.min(self.capacity));
+        let known = self.used.entry(start).or_insert(end);
+        *known = end.max(*known);
     }
 
     /// The first free stretch of `length` slots, or else the length of the largest one.

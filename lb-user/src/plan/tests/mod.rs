@@ -1,5 +1,6 @@
 //! Plans on paper: what they do, that they converge, and that breaking their rules is noticed.
 
+mod compact;
 mod convergence;
 mod failures;
 mod rules;

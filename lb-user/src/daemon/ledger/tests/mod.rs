@@ -355,6 +355,13 @@ impl Scene {
         self.ledger.maps.observe(&Scope::All).unwrap()
     }
 
+    /// First slot and number of slots.
+    fn table_of_web(&self) -> (u32, u32) {
+        let key = self.ledger.effective.services["web"].spec.key();
+        let service = self.observed().services[&key];
+        (service.slots_offset, service.slots_count)
+    }
+
     fn shape(&self) -> Shape {
         Shape::of(&self.observed())
     }

@@ -146,3 +146,24 @@ fn an_answer_that_came_with_a_refused_change_is_not_forgotten_by_other_services(
     let Answers { changed, .. } = scene.ledger.take_answers(answers(&scene.ledger.addresses()));
     assert_eq!(changed, [address].into());
 }
+
+#[test]
+fn a_table_finds_room_when_free_slots_lie_apart() {
+    let mut scene = Scene::set();
+    let mut wanted = scene.wanted.clone();
+    let mut enter = |scene: &mut Scene, slots, weight| {
+        wanted.file[0].slots = Some(slots);
+        wanted.file[0].backends[0].weight = weight;
+        let shown = scene.plan_of(&wanted).steps.len();
+        scene.watch(scene.flows());
+        scene.enter(&wanted).unwrap();
+        (shown, scene.table_of_web())
+    };
+    // Another table stands before the stretch that web left: free are 1,021, 6,007 and 1,307 slots, no 7,001 in a row.
+    assert_eq!(enter(&mut scene, 6007, 1).1, (3063, 6007));
+    assert_eq!(enter(&mut scene, 6007, 2).1, (9070, 6007));
+    let (shown, place) = enter(&mut scene, 7001, 2);
+    assert_eq!(place, (1021, 7001));
+    assert_eq!(shown, 4, "the plan that is shown tells the move too");
+    assert_eq!(scene.reconcile(), 0);
+}
