@@ -38,10 +38,14 @@ pub enum Kind {
     Skew,
     /// What was done about that, and that it is over.
     Heal,
+    /// A source's backends changed, are held, or the source fails.
+    Discovery,
+    /// A backend passes or fails its checks, a service panics, or a VIP is announced or withdrawn.
+    Health,
 }
 
 impl Kind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Lifecycle,
         Self::Config,
         Self::Edit,
@@ -53,6 +57,8 @@ impl Kind {
         Self::Degraded,
         Self::Skew,
         Self::Heal,
+        Self::Discovery,
+        Self::Health,
     ];
 
     /// As in JSON and as label in metrics.
@@ -69,6 +75,8 @@ impl Kind {
             Self::Degraded => "degraded",
             Self::Skew => "skew",
             Self::Heal => "heal",
+            Self::Discovery => "discovery",
+            Self::Health => "health",
         }
     }
 

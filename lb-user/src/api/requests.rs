@@ -111,6 +111,26 @@ pub struct ApplyFile {
     pub if_revision: Option<u64>,
 }
 
+/// Body of `POST /v1/discovery`: what is to become of what a service's sources say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceRequest {
+    pub service: String,
+    /// One of its sources; all of them unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    pub action: SourceAction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceAction {
+    /// Let go what is held.
+    Accept,
+    /// Let nothing go until it is accepted.
+    Hold,
+}
+
 /// Body of `POST /v1/seeds/rotate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

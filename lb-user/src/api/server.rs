@@ -21,7 +21,7 @@ use super::{
     peer::{Allowed, Peer},
     types::{
         ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Failure, Filter, Flows,
-        PlanText, Rotate, Seed, Status,
+        PlanText, Rotate, Seed, SourceRequest, Status,
     },
 };
 use crate::{
@@ -52,6 +52,8 @@ pub trait Backend: Send + Sync + 'static {
     fn change(&self, change: Change) -> impl Future<Output = Result<Done, Refusal>> + Send;
     fn apply(&self, file: ApplyFile) -> impl Future<Output = Result<Done, Refusal>> + Send;
     fn reload(&self) -> impl Future<Output = Result<Done, Refusal>> + Send;
+    fn discovery(&self, filter: &Filter) -> Result<Vec<types::Source>, Refusal>;
+    fn order_sources(&self, request: SourceRequest) -> impl Future<Output = Result<Done, Refusal>> + Send;
     fn rotate(&self, rotate: Rotate) -> impl Future<Output = Result<Done, Refusal>> + Send;
 }
 
@@ -124,6 +126,15 @@ fn router<B: Backend>(allowed: Allowed, backend: Arc<B>) -> Router {
         .route(
             "/v1/skew/counters",
             get(|State(b): State<Arc<B>>| async move { tokio::task::block_in_place(|| b.skew_counters()).map(Json) }),
+        )
+        .route(
+            "/v1/discovery",
+            get(|State(b): State<Arc<B>>, Query(filter): Query<Filter>| async move {
+                tokio::task::block_in_place(|| b.discovery(&filter)).map(Json)
+            })
+            .post(|State(b): State<Arc<B>>, Body(request): Body<SourceRequest>| async move {
+                b.order_sources(request).await.map(Json)
+            }),
         )
         .route(
             "/v1/events",

@@ -17,7 +17,7 @@ use super::{
     socket,
     types::{
         self, ApplyFile, Change, Done, Edit, Event, EventsQuery, ExplainQuery, Explanation, Filter,
-        FlowTable, Flows, PlanText, Rotate, Seed, ServiceSettings, Status,
+        FlowTable, Flows, PlanText, Rotate, Seed, ServiceSettings, SourceRequest, Status,
     },
 };
 use crate::{
@@ -71,6 +71,15 @@ impl Backend for Echo {
 
     fn skew_counters(&self) -> Result<Reading, Refusal> {
         Err(Refusal::new(RefusalKind::Unavailable, "starting", "wait"))
+    }
+
+    fn discovery(&self, filter: &Filter) -> Result<Vec<types::Source>, Refusal> {
+        let error = format!("{:?}", filter.service);
+        Err(Refusal::new(RefusalKind::NotFound, error, "look"))
+    }
+
+    async fn order_sources(&self, request: SourceRequest) -> Result<Done, Refusal> {
+        Ok(done(format!("{:?} {:?}", request.action, request.source)))
     }
 
     fn events(&self, query: EventsQuery) -> Vec<Event> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::requests::{
     ApplyFile, BackendSettings, Change, Edit, EventsQuery, ExplainQuery, Filter, Rotate, ServiceSettings,
+    SourceAction, SourceRequest,
 };
 pub use crate::events::Event;
 use crate::state::desired::{Affinity, BackendState, Mode, Protocol, Selection};
@@ -87,6 +88,74 @@ pub struct Problem {
     pub object: String,
     pub problem: String,
     pub next_step: String,
+}
+
+/// `GET /v1/discovery`: one source of one service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    pub service: String,
+    pub name: String,
+    /// As in `type`.
+    pub kind: String,
+    /// What it follows, for people.
+    pub follows: String,
+    pub state: SourceState,
+    /// How it fails, while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How long what is believed was not confirmed; 0 while the source does well.
+    pub stale_seconds: u64,
+    /// How long ago it last said something; never unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_seconds: Option<u64>,
+    /// When the state from disk was saved, Unix seconds, while that is what is believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_disk: Option<u64>,
+    /// The server's name for its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Endpoints that are believed.
+    pub endpoints: usize,
+    /// Endpoints that the source names; unless given, it has not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+    /// Nothing goes until it is accepted.
+    pub held_by_hand: bool,
+    pub updates: u64,
+    pub failures: u64,
+    /// Entries that were no endpoints, ever.
+    pub refused: u64,
+    /// Some that are refused now, and why.
+    pub refused_now: Vec<String>,
+}
+
+/// How a source does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceState {
+    /// It answers.
+    Fresh,
+    /// It fails; what it said before is believed.
+    Stale,
+    /// It has not answered; what was on disk is believed.
+    FromDisk,
+    /// It has never said anything that could be believed.
+    NotLoaded,
+}
+
+/// Endpoints that should go and stay for the time being.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Some of them.
+    pub endpoints: Vec<IpAddr>,
+    pub count: usize,
+    pub why: String,
+    pub since_seconds: u64,
+    /// When they go by themselves; unless given, when it is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_seconds: Option<u64>,
 }
 
 /// `GET /v1/services`

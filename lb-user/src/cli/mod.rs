@@ -8,6 +8,7 @@ mod check;
 mod completions;
 mod decap;
 mod detach;
+mod discovery;
 pub mod duration;
 mod events;
 pub mod exit;
@@ -75,6 +76,8 @@ enum Command {
     Bench(bench::Args),
     /// What the flow table holds.
     Flows(flows::Args),
+    /// Sources of backends: what they say, what is believed, what is held; `accept` and `hold` decide.
+    Discovery(discovery::Args),
     /// What happened lately.
     Events(events::Args),
     /// What would happen to a packet, stage by stage, and why.
@@ -144,6 +147,7 @@ fn ask(command: Command, context: &Context) -> Outcome {
             Command::Skew(args) => skew::run(args, context).await,
             Command::Bench(args) => bench::run(args, context).await,
             Command::Flows(args) => flows::run(args, context).await,
+            Command::Discovery(args) => discovery::run(args, context).await,
             Command::Events(args) => events::run(&args, context).await,
             Command::Explain(args) => explain::run(&args, context).await,
             Command::Service(args) => service::run(args, context).await,

@@ -53,6 +53,7 @@ pub fn check_service(index: usize, service: &ServiceSpec) -> Vec<Problem> {
         let what = format!("udp_idle = {} is too long", service.udp_idle);
         problems.push(Problem::new(at("udp_idle"), what, "use at most 65535s"));
     }
+    problems.extend(super::check_sources::check(service, at));
     let mut seen = BTreeSet::new();
     for (place, backend) in service.backends.iter().enumerate() {
         let at = |key: &str| backend_place(index, service, place, key);
@@ -66,6 +67,13 @@ pub fn check_service(index: usize, service: &ServiceSpec) -> Vec<Problem> {
         check_table(index, service, &mut problems);
     }
     problems
+}
+
+/// Why a backend cannot be one of the service's, in one line; `None`: it can.
+pub fn refusal(service: &ServiceSpec, backend: &BackendSpec) -> Option<String> {
+    let mut problems = Vec::new();
+    check_backend(service, backend, |_| Place::File, &mut problems);
+    problems.pop().map(|problem| problem.what)
 }
 
 fn check_backend(
@@ -326,7 +334,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Why an address cannot be a VIP or a backend, and what to do.
-fn unusable(address: IpAddr) -> Option<(&'static str, &'static str)> {
+pub(crate) fn unusable(address: IpAddr) -> Option<(&'static str, &'static str)> {
     let one_host = "use the address of one host";
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {

@@ -14,6 +14,7 @@ use super::{
     problem::{Place, Problem, Problems},
     spec::{BackendSpec, ServiceSpec},
 };
+use crate::discovery::SourceSpec;
 
 /// A parsed file, and what is wrong with it so far.
 pub(super) struct Document<'a> {
@@ -69,21 +70,32 @@ impl<'a> Document<'a> {
     }
 
     /// The section's value; `None` after an error or if the section is missing.
-    pub fn section<T: DeserializeOwned>(&mut self, name: &str, keys: &[Key]) -> Option<T> {
+    pub fn section<T: DeserializeOwned>(&mut self, name: &str, keys: &'static [Key]) -> Option<T> {
         let value = self.root.get(name)?.clone();
         let place = Place::Section {
             section: name.to_owned(),
             key: String::new(),
         };
-        self.part(&place, value, keys)
+        self.part(&place, value, &keys.iter().collect::<Vec<_>>())
     }
 
     /// A table of these keys, every one of which is looked at; `None` after an error.
     fn part<T: DeserializeOwned>(
         &mut self,
         place: &Place,
+        value: Spanned<DeValue<'a>>,
+        keys: &[&'static Key],
+    ) -> Option<T> {
+        self.part_with(place, value, keys, |_, _, _| None)
+    }
+
+    /// [`part`](Self::part), asking `culprit` for the key at fault when an error does not say where it is.
+    fn part_with<T: DeserializeOwned>(
+        &mut self,
+        place: &Place,
         mut value: Spanned<DeValue<'a>>,
-        keys: &[Key],
+        keys: &[&'static Key],
+        culprit: Culprit,
     ) -> Option<T> {
         let span = value.span();
         // A struct could be read from a list too, by position.
@@ -109,8 +121,9 @@ impl<'a> Document<'a> {
             let at = error.span().unwrap_or_else(|| span.clone());
             let unread = keys.iter().find_map(|key| {
                 let found = value.get_ref().get(key.name)?.span();
-                (found.start <= at.start && at.end <= found.end).then_some((key, found))
+                (found.start <= at.start && at.end <= found.end).then_some((*key, found))
             });
+            let unread = unread.or_else(|| culprit(&value, keys, error.message()));
             let Some((key, found)) = unread else {
                 // Only a missing key is left to say, and was said.
                 if self.problems.len() == known {
@@ -128,7 +141,7 @@ impl<'a> Document<'a> {
     }
 
     /// Reports keys that are not known and takes them out.
-    fn refuse_strange_keys(&mut self, place: &Place, table: &mut DeTable<'a>, keys: &[Key]) {
+    fn refuse_strange_keys(&mut self, place: &Place, table: &mut DeTable<'a>, keys: &[&Key]) {
         let is_known = |name: &str| keys.iter().any(|key| key.name == name);
         let strange: Vec<(String, Range<usize>)> = table
             .keys()
@@ -180,17 +193,18 @@ impl<'a> Document<'a> {
     /// Backends are read one by one; those that cannot be read are reported and left out.
     fn service(&mut self, index: usize, mut value: Spanned<DeValue<'a>>) -> Option<ServiceSpec> {
         let mut backends = Vec::new();
+        let mut sources = Vec::new();
+        let mut health = None;
         let mut name = String::new();
         if let DeValue::Table(table) = value.get_mut() {
-            name = table
-                .get("name")
-                .and_then(|name| name.get_ref().as_str())
-                .unwrap_or_default()
-                .to_owned();
-            if table.get("backend").is_some_and(|list| list.get_ref().is_array())
-                && let Some(DeValue::Array(list)) = table.remove("backend").map(Spanned::into_inner)
+            name = text_of(table, "name");
+            backends = take_list(table, "backend");
+            sources = take_list(table, "source");
+            if table
+                .get("health")
+                .is_some_and(|table| table.get_ref().is_table())
             {
-                backends = list.into_iter().collect();
+                health = table.remove("health");
             }
         }
         let place = Place::Service {
@@ -198,10 +212,12 @@ impl<'a> Document<'a> {
             name,
             key: String::new(),
         };
-        let mut service: Option<ServiceSpec> = self.part(&place, value, keys::SERVICE);
+        let keys: Vec<&Key> = keys::SERVICE.iter().collect();
+        let mut service: Option<ServiceSpec> = self.part(&place, value, &keys);
         let mut read = Vec::new();
+        let keys: Vec<&Key> = keys::BACKEND.iter().collect();
         for (at, backend) in backends.into_iter().enumerate() {
-            if let Some(backend) = self.part::<BackendSpec>(&place, backend, keys::BACKEND) {
+            if let Some(backend) = self.part::<BackendSpec>(&place, backend, &keys) {
                 read.push(at);
                 service
                     .as_mut()
@@ -209,10 +225,40 @@ impl<'a> Document<'a> {
                     .for_each(|service| service.backends.push(backend.clone()));
             }
         }
-        if service.is_some() {
+        let sources: Vec<SourceSpec> = sources
+            .into_iter()
+            .filter_map(|source| self.typed(&place, source, keys::source, keys::SOURCE_TYPES))
+            .collect();
+        let health = health.and_then(|health| self.typed(&place, health, keys::health, keys::HEALTH_TYPES));
+        if let Some(service) = &mut service {
+            service.sources = sources;
+            service.health = health;
             self.read.push((index, read));
         }
         service
+    }
+
+    /// A table whose `type` says which keys it may have.
+    fn typed<T: DeserializeOwned>(
+        &mut self,
+        place: &Place,
+        value: Spanned<DeValue<'a>>,
+        keys: fn(&str) -> Option<Vec<&'static Key>>,
+        types: &str,
+    ) -> Option<T> {
+        let of = match value.get_ref() {
+            DeValue::Table(table) => text_of(table, "type"),
+            _ => String::new(),
+        };
+        let Some(keys) = keys(&of) else {
+            let what = match of.is_empty() {
+                true => "there is no type".to_owned(),
+                false => format!("type = {of:?} is unknown"),
+            };
+            self.problem_at(value.span(), place, what, types);
+            return None;
+        };
+        self.part_with(place, value, &keys, culprit::<T>)
     }
 
     /// The line of a key, or else of the table it belongs to.
@@ -279,5 +325,51 @@ impl<'a> Document<'a> {
             file: Some(self.file.to_owned()),
             ..problem
         });
+    }
+}
+
+type Culprit = fn(&Spanned<DeValue<'_>>, &[&'static Key], &str) -> Option<(&'static Key, Range<usize>)>;
+
+/// The key without which a table fails otherwise, or not at all: for tables whose errors do not say where they are.
+fn culprit<T: DeserializeOwned>(
+    table: &Spanned<DeValue<'_>>,
+    keys: &[&'static Key],
+    error: &str,
+) -> Option<(&'static Key, Range<usize>)> {
+    let DeValue::Table(entries) = table.get_ref() else {
+        return None;
+    };
+    let spoils = |key: &&&'static Key| {
+        let Some(value) = entries.get(key.name) else {
+            return false;
+        };
+        if key.required {
+            // Every one of them is text or a list of it, and without it the table would fail anyway.
+            return value.get_ref().as_str().is_none() && value.get_ref().as_array().is_none();
+        }
+        let mut without = table.clone();
+        if let DeValue::Table(entries) = without.get_mut() {
+            entries.remove(key.name);
+        }
+        let other = T::deserialize(ValueDeserializer::from(without));
+        !other.is_err_and(|other| other.message() == error)
+    };
+    let culprit = keys.iter().find(spoils)?;
+    Some((*culprit, entries.get(culprit.name)?.span()))
+}
+
+fn text_of(table: &DeTable<'_>, key: &str) -> String {
+    let text = table.get(key).and_then(|value| value.get_ref().as_str());
+    text.unwrap_or_default().to_owned()
+}
+
+/// Takes a list out; what is no list stays, to be complained of.
+fn take_list<'a>(table: &mut DeTable<'a>, key: &str) -> Vec<Spanned<DeValue<'a>>> {
+    if !table.get(key).is_some_and(|list| list.get_ref().is_array()) {
+        return Vec::new();
+    }
+    match table.remove(key).map(Spanned::into_inner) {
+        Some(DeValue::Array(list)) => list.into_iter().collect(),
+        _ => Vec::new(),
     }
 }

@@ -87,7 +87,156 @@ pub(super) const SERVICE: &[Key] = &[
         "a list of backends",
         "start each with [[service.backend]]",
     ),
+    Key::new(
+        "source",
+        "a list of sources",
+        "start each with [[service.source]]",
+    ),
+    Key::new("health", "a table", "write its keys below [service.health]"),
+    Key::new(
+        "announce",
+        "a way to announce the VIP",
+        r#"write "address", or leave the key out"#,
+    ),
 ];
+
+/// Keys of a source of this type; `None`: there is no such type.
+pub(super) fn source(of: &str) -> Option<Vec<&'static Key>> {
+    let own = match of {
+        "file" => FILE,
+        "dns" => DNS,
+        "http" => HTTP,
+        "etcd" => ETCD,
+        "consul" => CONSUL,
+        "kubernetes" => KUBERNETES,
+        _ => return None,
+    };
+    Some(SOURCE.iter().chain(own).collect())
+}
+
+/// Keys of a health check of this type; `None`: there is no such type.
+pub(super) fn health(of: &str) -> Option<Vec<&'static Key>> {
+    let own = match of {
+        "tcp" => &[],
+        "http" => REQUEST,
+        "https" => HTTPS,
+        "grpc" => GRPC,
+        "udp" => DATAGRAM,
+        _ => return None,
+    };
+    Some(HEALTH.iter().chain(own).collect())
+}
+
+const SOURCE: &[Key] = &[
+    Key::new("type", "a type of source", SOURCE_TYPES).required(),
+    text("name"),
+    share("max_removal"),
+    time("window"),
+    hold("hold"),
+    hold("hold_empty"),
+    Key::new(
+        "allow_empty",
+        "true or false",
+        "write one of them, without quotes",
+    ),
+    count("max_endpoints"),
+];
+
+pub(super) const SOURCE_TYPES: &str = r#"write "file", "dns", "http", "etcd", "consul" or "kubernetes""#;
+
+const FILE: &[Key] = &[path("path").required()];
+
+const DNS: &[Key] = &[
+    text("host").required(),
+    Key::new(
+        "record",
+        "a kind of record",
+        r#"write "a", "aaaa", "both" or "srv""#,
+    ),
+    Key::new(
+        "server",
+        "an address and port",
+        r#"write one like "192.0.2.53:53""#,
+    ),
+    time("min_interval"),
+    time("max_interval"),
+];
+
+const HTTP: &[Key] = &[
+    url("url").required(),
+    time("interval"),
+    path("token_file"),
+    path("ca_file"),
+];
+
+const ETCD: &[Key] = &[
+    Key::new(
+        "urls",
+        "a list of URLs",
+        r#"write one like ["http://192.0.2.1:2379"]"#,
+    )
+    .required(),
+    text("prefix").required(),
+    text("user"),
+    path("password_file"),
+    path("ca_file"),
+];
+
+const CONSUL: &[Key] = &[
+    url("url").required(),
+    text("service").required(),
+    text("datacenter"),
+    text("tag"),
+    path("token_file"),
+    path("ca_file"),
+];
+
+const KUBERNETES: &[Key] = &[
+    url("url"),
+    text("namespace").required(),
+    text("service").required(),
+    text("port"),
+    path("token_file"),
+    path("ca_file"),
+];
+
+const HEALTH: &[Key] = &[
+    Key::new("type", "a type of check", HEALTH_TYPES).required(),
+    Key::new("port", "a port from 1 to 65535", "write one, without quotes"),
+    short_time("interval"),
+    short_time("timeout"),
+    count("rise"),
+    count("fall"),
+    share("jitter"),
+    Key::new("via", "a way", r#"write "direct" or "vip""#),
+    Key::new("initial", "a state", r#"write "down" or "up""#),
+    time("slow_start"),
+    share("panic_threshold"),
+    Key::new("on_panic", "an answer to panic", r#"write "serve" or "withdraw""#),
+];
+
+pub(super) const HEALTH_TYPES: &str = r#"write "tcp", "http", "https", "grpc" or "udp""#;
+
+const REQUEST: &[Key] = &[
+    text("path"),
+    text("host"),
+    Key::new("status", "a range of statuses", "write one like [200, 299]"),
+    text("body"),
+];
+
+const HTTPS: &[Key] = &[
+    text("path"),
+    text("host"),
+    Key::new("status", "a range of statuses", "write one like [200, 299]"),
+    text("body"),
+    text("server_name"),
+    Key::new("verify", "true or false", "write one of them, without quotes"),
+    path("ca_file"),
+];
+
+const GRPC: &[Key] = &[text("service")];
+
+const DATAGRAM: &[Key] = &[text("payload").required(), text("expect")];
 
 pub(super) const BACKEND: &[Key] = &[
     address("address").required(),
@@ -116,6 +265,34 @@ const fn address(name: &'static str) -> Key {
 
 const fn path(name: &'static str) -> Key {
     Key::new(name, "a path", "write an absolute one in quotes")
+}
+
+const fn text(name: &'static str) -> Key {
+    Key::new(name, "text", "write it in quotes")
+}
+
+const fn url(name: &'static str) -> Key {
+    Key::new(
+        name,
+        "a URL",
+        r#"write one like "http://192.0.2.1:8080/backends""#,
+    )
+}
+
+const fn share(name: &'static str) -> Key {
+    Key::new(name, "a share", "write one from 0.0 to 1.0, like 0.5")
+}
+
+const fn hold(name: &'static str) -> Key {
+    Key::new(
+        name,
+        "a time",
+        r#"write one with a unit, like "5m", or "off" to hold until accepted"#,
+    )
+}
+
+const fn short_time(name: &'static str) -> Key {
+    Key::new(name, "a time", r#"write one with a unit, like "500ms" or "2s""#)
 }
 
 const fn count(name: &'static str) -> Key {

@@ -1,6 +1,7 @@
 //! The configuration: TOML as written, checked as a whole, with every error on its line.
 
 pub mod check;
+mod check_sources;
 mod document;
 mod file;
 mod keys;
@@ -20,7 +21,7 @@ use std::{
 
 pub use check::{HostFacts, check_host, validate};
 pub use problem::{Place, Problem, Problems};
-pub use seconds::Seconds;
+pub use seconds::{Millis, Seconds};
 pub use sections::{Api, Datapath, Listen, Metrics, Seeds, Skew, StateSettings, XdpMode};
 pub use spec::{BackendSpec, Port, ServiceSpec};
 

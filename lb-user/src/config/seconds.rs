@@ -1,4 +1,4 @@
-//! Times in the configuration: whole seconds, written with a unit as in `30s`, `10m` or `6h`.
+//! Times in the configuration, written with a unit: whole seconds as in `30s`, `10m` or `6h`, and milliseconds as in `500ms`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -74,9 +74,79 @@ impl<'de> Deserialize<'de> for Seconds {
     }
 }
 
+/// A time of at least one millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u32);
+
+impl Millis {
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+}
+
+impl FromStr for Millis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = |why: &str| {
+            format!("{text:?} is no time: {why}; write one with a unit, like \"500ms\" or \"2s\"")
+        };
+        let duration = humantime::parse_duration(text).map_err(|error| refuse(&error.to_string()))?;
+        if duration.subsec_nanos() % 1_000_000 != 0 {
+            return Err(refuse("it has a fraction of a millisecond"));
+        }
+        match u32::try_from(duration.as_millis()) {
+            Ok(0) => Err(refuse("it is shorter than a millisecond")),
+            Ok(millis) => Ok(Self(millis)),
+            Err(_) => Err(refuse("it is longer than 49 days")),
+        }
+    }
+}
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            millis if millis % 1000 == 0 => Seconds(millis / 1000).fmt(f),
+            millis => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+impl Serialize for Millis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Millis {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn milliseconds_are_read_and_written() {
+        for (text, millis, shown) in [
+            ("500ms", 500, "500ms"),
+            ("2s", 2000, "2s"),
+            ("1s 500ms", 1500, "1500ms"),
+        ] {
+            assert_eq!(text.parse(), Ok(Millis(millis)));
+            assert_eq!(Millis(millis).to_string(), shown);
+        }
+        for text in ["", "0ms", "10us", "3", "60days"] {
+            assert!(
+                text.parse::<Millis>()
+                    .is_err_and(|error| error.contains("\"500ms\"")),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn times_are_read_and_written() {

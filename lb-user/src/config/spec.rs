@@ -1,12 +1,16 @@
 //! A service and its backends as people write them, in the file, on the command line and over the API.
 
-use std::{fmt, net::IpAddr, num::NonZeroU16, str::FromStr};
+use std::{collections::BTreeSet, fmt, net::IpAddr, num::NonZeroU16, str::FromStr};
 
 use lb_common::service::ServiceKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::seconds::Seconds;
-use crate::state::desired::{Affinity, BackendState, Mode, Protocol, Selection, service_key};
+use crate::{
+    discovery::SourceSpec,
+    health::HealthSpec,
+    state::desired::{Affinity, BackendState, Mode, Protocol, Selection, service_key},
+};
 
 /// A service. JSON calls its backends `backends`; TOML tables read better as `backend`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,23 @@ pub struct ServiceSpec {
     pub slots: Option<u32>,
     #[serde(default, alias = "backend")]
     pub backends: Vec<BackendSpec>,
+    /// Where more backends come from.
+    #[serde(default, alias = "source", skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceSpec>,
+    /// Unless given, every backend counts as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthSpec>,
+    /// Unless given, something else attracts the VIP's traffic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announce: Option<Announce>,
+}
+
+/// How the VIP's traffic is attracted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Announce {
+    /// The VIP is an address of this host while the service can serve, for a routing daemon to find.
+    Address,
 }
 
 /// A backend of a service.
@@ -47,6 +68,18 @@ pub struct BackendSpec {
     /// Serving or draining.
     #[serde(default = "default_state")]
     pub state: BackendState,
+    /// Who named it, if not the file.
+    #[serde(skip)]
+    pub discovered: Option<Discovered>,
+}
+
+/// What is known of a backend because sources named it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovered {
+    /// Names of the sources.
+    pub sources: BTreeSet<String>,
+    /// The port that they name.
+    pub port: Option<u16>,
 }
 
 /// The port or ports of a service.
@@ -70,6 +103,25 @@ const fn default_state() -> BackendState {
 }
 
 impl ServiceSpec {
+    /// A service without backends, everything else as if it were left out.
+    pub fn new(name: impl Into<String>, vip: IpAddr, port: Port, protocol: Protocol) -> Self {
+        Self {
+            name: name.into(),
+            vip,
+            port,
+            protocol,
+            mode: Mode::default(),
+            selection: Selection::default(),
+            affinity: Affinity::default(),
+            udp_idle: default_udp_idle(),
+            slots: None,
+            backends: Vec::new(),
+            sources: Vec::new(),
+            health: None,
+            announce: None,
+        }
+    }
+
     pub fn key(&self) -> ServiceKey {
         service_key(self.vip, self.port.number(), self.protocol)
     }
@@ -83,6 +135,7 @@ impl BackendSpec {
             weight: default_weight(),
             mode: None,
             state: default_state(),
+            discovered: None,
         }
     }
 }

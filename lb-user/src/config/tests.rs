@@ -267,13 +267,37 @@ fn one_wrong_line_at_a_time() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
+/// Every type of source and check, with what it cannot do without.
+const SOURCES: [(&str, &str); 6] = [
+    ("file", "path = \"/etc/backends.json\"\n"),
+    ("dns", "host = \"web.example\"\n"),
+    ("http", "url = \"http://192.0.2.1/\"\n"),
+    ("etcd", "urls = [\"http://192.0.2.1:2379\"]\nprefix = \"/web/\"\n"),
+    ("consul", "url = \"http://192.0.2.1:8500\"\nservice = \"web\"\n"),
+    ("kubernetes", "namespace = \"default\"\nservice = \"web\"\n"),
+];
+const CHECKS: [(&str, &str); 5] = [
+    ("tcp", ""),
+    ("http", ""),
+    ("https", ""),
+    ("grpc", ""),
+    ("udp", "payload = \"ping\"\n"),
+];
+
+/// The keys beside `type`, which says what the others may be.
+fn untyped(keys: Option<Vec<&'static keys::Key>>) -> Vec<&'static keys::Key> {
+    let mut keys = keys.expect("the type is known");
+    keys.retain(|key| key.name != "type");
+    keys
+}
+
 /// Whatever is wrong with whichever key: the line, the key, the value, and what to write.
 #[test]
 fn a_value_that_cannot_be_read_is_named_with_its_key_and_line() {
     let service = "[[service]]\nname = \"web\"\nvip = \"192.0.2.10\"\nport = 443\nprotocol = \"tcp\"\n";
     let backend = format!("{service}[[service.backend]]\naddress = \"10.0.0.11\"\n");
     let datapath = "[datapath]\ninterfaces = [\"eth0\"]\n";
-    let parts = [
+    let mut parts: Vec<(Vec<&keys::Key>, String, &str)> = [
         (keys::DATAPATH, datapath, "datapath"),
         (keys::API, "[api]\n", "api"),
         (keys::METRICS, "[metrics]\n", "metrics"),
@@ -282,15 +306,29 @@ fn a_value_that_cannot_be_read_is_named_with_its_key_and_line() {
         (keys::SKEW, "[skew]\n", "skew"),
         (keys::SERVICE, service, "service web"),
         (keys::BACKEND, &backend, "service web"),
-    ];
+    ]
+    .map(|(keys, table, place)| (keys.iter().collect(), table.to_owned(), place))
+    .into();
+    for (of, required) in SOURCES {
+        let table = format!("{service}[[service.source]]\ntype = \"{of}\"\n{required}");
+        parts.push((untyped(keys::source(of)), table, "service web"));
+    }
+    for (of, required) in CHECKS {
+        let table = format!("{service}[service.health]\ntype = \"{of}\"\n{required}");
+        parts.push((untyped(keys::health(of)), table, "service web"));
+    }
     let mut shown = Vec::new();
     for (keys, table, place) in parts {
         for key in keys {
             let is_old = |line: &&str| line.starts_with(&format!("{} =", key.name));
-            let old = table.lines().rfind(is_old);
-            let wrong = format!("{} = {{ x = 1 }}", key.name);
+            let own = table.rfind("\n[").map_or(table.as_str(), |at| &table[at..]);
+            let is_nested = place == "service web" && own.starts_with("\n[");
+            let old = own.lines().rfind(is_old);
+            // A table is what that one takes.
+            let value = if key.name == "health" { "7" } else { "{ x = 1 }" };
+            let wrong = format!("{} = {value}", key.name);
             let table = match old {
-                Some(old) => table.replace(old, &wrong),
+                Some(old) => table.replace(&format!("\n{old}\n"), &format!("\n{wrong}\n")),
                 None => format!("{table}{wrong}\n"),
             };
             let text = match place {
@@ -299,7 +337,11 @@ fn a_value_that_cannot_be_read_is_named_with_its_key_and_line() {
             };
             let line = text.lines().position(|line| line == wrong).unwrap() + 1;
             let said = problems(&text);
-            let place = if key.name == "name" { "service 1" } else { place };
+            let place = if key.name == "name" && !is_nested {
+                "service 1"
+            } else {
+                place
+            };
             let start = format!("lb.toml:{line}: {place}: {wrong} is not {}; ", key.is_not);
             assert!(said.starts_with(&start), "{said}");
             assert_eq!(said.lines().count(), 1, "{said}");
@@ -320,7 +362,7 @@ fn every_wrong_value_of_a_table_is_reported() {
     lb.toml:6: service web: vip = "10.0.0" is not an IP address; write one like "192.0.2.10" or "2001:db8::10", without prefix length or port
     lb.toml:7: service web: port = 0 is not a port from 1 to 65535; write one, or "all" for every port that no other service has
     lb.toml:8: service web: mode = "nat" is not a mode; write "dsr" or "ipip"
-    lb.toml:9: service web: there is no key colour; there are name, vip, port, protocol, mode, selection, affinity, udp_idle, slots, backend
+    lb.toml:9: service web: there is no key colour; there are name, vip, port, protocol, mode, selection, affinity, udp_idle, slots, backend, source, health, announce
     lb.toml:10: service web: udp_idle = "10" is not a time in whole seconds, from 1s to 136 years; write one with a unit, like "30s", "10m" or "6h"
     "#);
 }

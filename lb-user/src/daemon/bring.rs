@@ -40,6 +40,8 @@ pub(super) struct Proposal {
     pub text: String,
     /// Services that may differ; `None`: any.
     pub names: Option<BTreeSet<String>>,
+    /// When it was first known.
+    pub since: Instant,
 }
 
 /// Services that a proposal changes, as they will be; `None`: removed.
@@ -48,18 +50,20 @@ pub(super) type Changed = BTreeMap<String, Option<EffectiveService>>;
 impl Controller {
     /// Brings a proposal about, or refuses it and leaves everything as it was.
     pub(super) async fn bring(&mut self, proposal: Proposal) -> Result<Done, Refusal> {
-        let start = Instant::now();
         let changed = block_in_place(|| self.differences(&proposal))?;
         let new = self.unknown_addresses(&changed);
         if !new.is_empty() {
             let mut wanted = self.ledger.addresses();
             wanted.extend(&new);
             self.resolver.want(wanted);
-            // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
-            settle(&mut self.answers.clone(), &new, SETTLE).await;
+            // Sources speak often, and nobody waits for an answer: their backends follow when they can be reached.
+            if proposal.trigger != Trigger::Discovery {
+                // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
+                settle(&mut self.answers.clone(), &new, SETTLE).await;
+            }
         }
         block_in_place(|| {
-            let result = self.carry_out(proposal, changed, &new, start);
+            let result = self.carry_out(proposal, changed, &new);
             if result.is_err() && !new.is_empty() {
                 self.resolver.want(self.ledger.addresses());
             }
@@ -68,9 +72,15 @@ impl Controller {
     }
 
     /// The services that a proposal changes, checked against each other and this host.
-    pub(super) fn differences(&self, proposal: &Proposal) -> Result<Changed, Refusal> {
-        let config = proposal.config.as_ref().unwrap_or(&self.config);
-        let file = &config.services;
+    pub(super) fn differences(&mut self, proposal: &Proposal) -> Result<Changed, Refusal> {
+        let injected;
+        let file = match &proposal.config {
+            None => &self.sources.base,
+            Some(config) => {
+                injected = self.sources.inject(&config.services);
+                &injected
+            }
+        };
         let new: Changed = match &proposal.names {
             Some(names) => names
                 .iter()
@@ -100,7 +110,8 @@ impl Controller {
                 services: specs,
                 ..config.clone()
             })?;
-        } else {
+        } else if proposal.trigger != Trigger::Discovery {
+            // Those of sources were looked at one by one.
             self.check_new_backends(&changed)?;
         }
         Ok(changed)
@@ -143,7 +154,6 @@ impl Controller {
         proposal: Proposal,
         changed: Changed,
         new: &BTreeSet<IpAddr>,
-        start: Instant,
     ) -> Result<Done, Refusal> {
         let removes = self.removes_backends(&changed);
         let config = proposal.config.as_ref().unwrap_or(&self.config);
@@ -163,12 +173,12 @@ impl Controller {
             .ledger
             .enter(draft, &self.shared.recorder)
             .map_err(|error| self.refuse(error))?;
-        self.shared.recorder.change_applied(start.elapsed());
+        self.shared.recorder.change_applied(proposal.since.elapsed());
         if removes {
             self.resolver.want(self.ledger.addresses());
         }
         if let Some(config) = proposal.config {
-            self.config = config;
+            self.take_over(config);
         }
         Ok(self.accept(proposal.trigger, proposal.text, &entered.names, entered.steps))
     }
@@ -180,6 +190,7 @@ impl Controller {
         self.publish(Some(names));
         let kind = match trigger {
             Trigger::Reload => Kind::Config,
+            Trigger::Discovery => Kind::Discovery,
             _ => Kind::Edit,
         };
         let written = format!("{text} ({})", steps_written(steps));

@@ -24,13 +24,14 @@ impl Controller {
     /// Edits through the interface.
     pub(super) async fn change(&mut self, change: &Change) -> Result<Done, Refusal> {
         self.ledger.overlay.check_revision(change.if_revision)?;
-        let overlay = edits::edited(&self.ledger.overlay, &self.config.services, &change.edits)?;
+        let overlay = edits::edited(&self.ledger.overlay, &self.sources.base, &change.edits)?;
         self.bring(Proposal {
             config: None,
             overlay,
             trigger: Trigger::Edit,
             text: edits::describe(&change.edits),
             names: Some(edits::services_of(&change.edits)),
+            since: Instant::now(),
         })
         .await
     }
@@ -45,13 +46,14 @@ impl Controller {
         };
         let text = format!("{}: {count} applied", file.file);
         let mut overlay = self.ledger.overlay.clone();
-        overlay.apply_file(&self.config.services, specs)?;
+        overlay.apply_file(&self.sources.base, specs)?;
         self.bring(Proposal {
             config: None,
             overlay,
             trigger: Trigger::Edit,
             text,
             names: None,
+            since: Instant::now(),
         })
         .await
         .map(|done| self.put_right(done, Trigger::Edit))
@@ -92,8 +94,24 @@ impl Controller {
             }
         })?;
         let secret = Self::secret(&config)?;
+        let on_disk = block_in_place(|| self.sources.configure(&config.services));
+        let result = self.bring_config(config, secret, on_disk).await;
+        if result.is_err() {
+            let before = self.config.services.clone();
+            block_in_place(|| self.sources.configure(&before));
+        }
+        result
+    }
+
+    async fn bring_config(
+        &mut self,
+        config: Config,
+        secret: Option<Vec<u8>>,
+        on_disk: Vec<String>,
+    ) -> Result<Done, Refusal> {
         let mut overlay = self.ledger.overlay.clone();
-        let mut notes = overlay.settle(&config.services);
+        let mut notes = overlay.settle(&self.sources.inject(&config.services));
+        notes.extend(on_disk);
         notes.extend(waiting_for_restart(&self.config, &config));
         let old = self.config.clone();
         let text = format!("{} reloaded", config.file);
@@ -103,6 +121,7 @@ impl Controller {
             trigger: Trigger::Reload,
             text,
             names: None,
+            since: Instant::now(),
         };
         // A file that is refused must not have moved the program to other interfaces.
         block_in_place(|| self.differences(&proposal))?;

@@ -20,7 +20,8 @@ use super::{
     ledger::{BringError, Ledger},
     seed_clock::SeedClock,
     shared::Shared,
-    view::{Sources, View},
+    sources::Sources,
+    view::{self, View},
 };
 use crate::{
     api::{
@@ -28,6 +29,7 @@ use crate::{
         types::{PlanText, Problem},
     },
     config::Config,
+    discovery::Report,
     events::Kind,
     maps::{MapReader, PinnedMaps, Scope},
     metrics::Trigger,
@@ -38,8 +40,8 @@ use crate::{
 
 /// How often the maps are compared with what they should hold.
 const RECONCILE: Duration = Duration::from_secs(10);
-/// How often due seeds are looked for.
-const SEEDS: Duration = Duration::from_secs(1);
+/// How often due seeds and held endpoints are looked for.
+const SECOND: Duration = Duration::from_secs(1);
 /// How often the flow table is counted.
 const CENSUS: Duration = Duration::from_secs(5);
 
@@ -51,6 +53,11 @@ pub struct Controller {
     pub(super) resolver: ResolverHandle,
     pub(super) answers: watch::Receiver<BTreeMap<IpAddr, Resolution>>,
     pub(super) datapath: Datapath,
+    pub(super) sources: Sources,
+    /// What sources say.
+    pub(super) reports: mpsc::Receiver<Report>,
+    /// Whether traffic was let in.
+    pub(super) live: bool,
     pub(super) seed_clock: SeedClock,
     pub(super) shared: Arc<Shared>,
     /// The controller's own queue, for those that it starts.
@@ -67,23 +74,30 @@ pub enum End {
 
 impl Controller {
     /// Serves commands, next hops, timers and signals until told to end.
-    pub async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> std::io::Result<End> {
+    pub async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> anyhow::Result<End> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut reconcile = ticks(RECONCILE);
-        let mut seeds = ticks(SEEDS);
+        let mut seconds = ticks(SECOND);
         let mut census = ticks(CENSUS);
         loop {
             tokio::select! {
                 Some(command) = commands.recv() => self.obey(command).await,
+                Some(report) = self.reports.recv() => self.hear(report).await,
                 Ok(()) = self.answers.changed() => block_in_place(|| self.follow_next_hops(Instant::now())),
                 _ = reconcile.tick() => block_in_place(|| self.reconcile()),
-                _ = seeds.tick() => block_in_place(|| self.rotate_due()),
+                _ = seconds.tick() => {
+                    block_in_place(|| self.rotate_due());
+                    self.review_sources().await;
+                }
                 _ = census.tick() => block_in_place(|| self.count()),
                 _ = hangup.recv() => self.hang_up().await,
                 _ = terminate.recv() => return Ok(End::Terminated),
                 _ = received(&mut interrupt) => return Ok(End::Terminated),
+            }
+            if !self.live {
+                self.go_live()?;
             }
         }
     }
@@ -127,6 +141,11 @@ impl Controller {
             }
             Command::Rotate(which, reply) => {
                 let _ = reply.send(block_in_place(|| self.rotate_on_command(which)));
+            }
+            Command::Sources(request, reply) => {
+                let result = self.order_sources(request).await;
+                self.report("order refused", &result);
+                let _ = reply.send(result);
             }
             Command::Plan(reply) => {
                 let _ = reply.send(block_in_place(|| self.dry_run()));
@@ -198,7 +217,7 @@ impl Controller {
         };
         match self.ledger.maps.observe(&scope) {
             Ok(observed) => {
-                let sources = Sources::new(&observed, &self.ledger.resolutions, &self.shared.counters);
+                let sources = view::Sources::new(&observed, &self.ledger.resolutions, &self.shared.counters);
                 let shown = names.unwrap_or(&BTreeSet::new()).clone();
                 let shown = if names.is_some() {
                     shown
@@ -232,6 +251,7 @@ impl Controller {
             program: before.program.clone(),
             services,
             seeds: self.seed_clock.views(),
+            sources: self.sources.views(),
             troubles: self.troubles.clone(),
         });
     }

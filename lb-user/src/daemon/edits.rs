@@ -7,18 +7,9 @@ use crate::{
         server::{Refusal, RefusalKind},
         types::Edit,
     },
-    config::{
-        Seconds,
-        spec::{BackendSpec, Port, ServiceSpec},
-    },
-    state::{
-        desired::{Affinity, Mode, Selection},
-        overlay::{ErrorKind, Overlay, OverlayError},
-    },
+    config::spec::{BackendSpec, Port, ServiceSpec},
+    state::overlay::{ErrorKind, Overlay, OverlayError},
 };
-
-/// Seconds a UDP flow lives without a packet, unless told otherwise.
-const UDP_IDLE: Seconds = Seconds(120);
 
 /// Carries out edits on a copy of the overlay; the first that does not fit refuses all.
 pub fn edited(overlay: &Overlay, file: &[ServiceSpec], edits: &[Edit]) -> Result<Overlay, Refusal> {
@@ -73,18 +64,7 @@ fn carry_out(overlay: &mut Overlay, file: &[ServiceSpec], edit: &Edit) -> Result
             protocol,
             settings,
         } => {
-            let mut spec = ServiceSpec {
-                name: name.clone(),
-                vip: *vip,
-                port: port_of(name, *port)?,
-                protocol: *protocol,
-                mode: Mode::default(),
-                selection: Selection::default(),
-                affinity: Affinity::default(),
-                udp_idle: UDP_IDLE,
-                slots: None,
-                backends: Vec::new(),
-            };
+            let mut spec = ServiceSpec::new(name, *vip, port_of(name, *port)?, *protocol);
             settings.apply(&mut spec);
             overlay.add_service(file, spec)?;
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{flow_reads, reads, shared::Shared};
+use super::{flow_reads, reads, shared::Shared, source_reads};
 use crate::{
     api::{
         server::{Backend, Refusal, RefusalKind},
         types::{
             self, ApplyFile, Change, Done, Event, EventsQuery, ExplainQuery, Explanation, Filter, Flows,
-            PlanText, Rotate, Seed, Status,
+            PlanText, Rotate, Seed, SourceRequest, Status,
         },
     },
     skew::state::Remedy,
@@ -35,6 +35,7 @@ pub enum Command {
     Rotate(Rotate, Reply<Done>),
     Plan(Reply<PlanText>),
     Explain(ExplainQuery, Reply<Explanation>),
+    Sources(SourceRequest, Reply<Done>),
     /// A remedy of the watch; answers how many steps it took.
     Heal(Remedy, oneshot::Sender<Result<usize, String>>),
     /// Show the watch another part of the traffic.
@@ -114,6 +115,14 @@ impl Backend for Handle {
 
     async fn reload(&self) -> Result<Done, Refusal> {
         self.ask(Command::Reload).await
+    }
+
+    fn discovery(&self, filter: &Filter) -> Result<Vec<types::Source>, Refusal> {
+        source_reads::discovery(&self.shared, filter)
+    }
+
+    async fn order_sources(&self, request: SourceRequest) -> Result<Done, Refusal> {
+        self.ask(|reply| Command::Sources(request, reply)).await
     }
 
     async fn rotate(&self, rotate: Rotate) -> Result<Done, Refusal> {

@@ -34,7 +34,8 @@ use crate::{
     plan::{Plan, PlanError, SlotTableCache, make_plan, make_stretch, remove_leftovers, simulate::simulate},
     state::{
         desired::{Desired, DesiredSettings, desired_from, desired_service},
-        last_known_good::{Store, StoreError},
+        fitness::Fitness,
+        last_known_good::{Durable, Store, StoreError},
         observed::Observed,
         overlay::{Effective, Overlay},
     },
@@ -54,7 +55,9 @@ pub(super) struct Ledger<M> {
     pub maps: M,
     pub applier: Applier,
     pub tables: SlotTableCache,
-    pub store: Store,
+    pub store: Store<Overlay>,
+    /// What checks found.
+    pub fitness: Fitness,
     /// What was written, for the watch to compare with.
     pub board: Arc<Board>,
     /// Seeds that something else wrote are left as they are, unless someone asks for a change.
@@ -130,10 +133,16 @@ impl<M: MapReader + MapWriter> Ledger<M> {
         overlay: Overlay,
         settings: DesiredSettings,
         maps: M,
-        store: Store,
+        store: Store<Overlay>,
     ) -> Self {
         let effective = overlay.effective(file);
-        let desired = desired_from(&effective, &BTreeMap::new(), settings, BTreeMap::new());
+        let desired = desired_from(
+            &effective,
+            &BTreeMap::new(),
+            &Fitness::default(),
+            settings,
+            BTreeMap::new(),
+        );
         Self {
             overlay,
             effective,
@@ -144,6 +153,7 @@ impl<M: MapReader + MapWriter> Ledger<M> {
             applier: Applier::taking_over(),
             tables: SlotTableCache::default(),
             store,
+            fitness: Fitness::default(),
             board: Arc::default(),
             hands_off: false,
             behind: false,
@@ -184,13 +194,18 @@ impl<M: MapReader + MapWriter> Ledger<M> {
 
     /// Brings a change about, or leaves everything as it was.
     pub fn enter(&mut self, draft: Draft, recorder: &Recorder) -> Result<Entered, NotEntered> {
+        // What sources say has a place of its own.
+        let saves = draft.trigger != Trigger::Discovery;
         let undo = self.replace(draft.services, draft.answers, draft.settings);
         let scope = Scope::Services(undo.keys.clone());
         let planned = self
             .plan(&scope, draft.trigger, recorder)
             .map_err(NotEntered::Planless)
             .and_then(|plan| {
-                let saved = self.store.save(&draft.overlay, unix_now());
+                let saved = match saves {
+                    true => self.store.save(&draft.overlay, unix_now(), Durable::Now),
+                    false => Ok(()),
+                };
                 saved.map(|()| plan).map_err(NotEntered::Unsaved)
             });
         let planned = match planned {
@@ -209,18 +224,21 @@ impl<M: MapReader + MapWriter> Ledger<M> {
                 })
             }
             Err(error) => Err(NotEntered::TakenBack(Box::new(
-                self.take_back(undo, error, recorder),
+                self.take_back(undo, saves, error, recorder),
             ))),
         }
     }
 
-    fn take_back(&mut self, undo: Undo, error: ApplyError, recorder: &Recorder) -> TakenBack {
+    fn take_back(&mut self, undo: Undo, saved: bool, error: ApplyError, recorder: &Recorder) -> TakenBack {
         let names = undo.names.clone();
         self.restore(undo);
         TakenBack {
             error,
             names,
-            disk: self.store.take_back(),
+            disk: match saved {
+                true => self.store.take_back(),
+                false => Ok(()),
+            },
             // All of it: entries of a service that was to come have nobody yet who would remove them.
             maps: self.bring_about(&Scope::All, Trigger::Rollback, recorder),
         }
@@ -342,7 +360,7 @@ impl<M> Ledger<M> {
     pub fn refresh_desired(&mut self, names: &BTreeSet<String>) {
         for name in names {
             if let Some(effective) = self.effective.services.get(name) {
-                let wanted = desired_service(effective, &self.next_hops);
+                let wanted = desired_service(effective, &self.next_hops, &self.fitness);
                 self.desired.services.insert(effective.spec.key(), wanted);
             }
         }

@@ -18,6 +18,8 @@ mod reconcile;
 mod seed_clock;
 mod seeds;
 pub mod shared;
+pub mod source_reads;
+mod sources;
 mod start;
 pub mod view;
 

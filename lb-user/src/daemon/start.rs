@@ -20,6 +20,7 @@ use super::{
     ledger::Ledger,
     seed_clock::SeedClock,
     shared::Shared,
+    sources::Sources,
     view::View,
 };
 use crate::{
@@ -28,17 +29,24 @@ use crate::{
         server, socket,
         types::Problem,
     },
-    config::{self, Config, Listen, validate},
+    config::{self, Config, Listen, ServiceSpec, validate},
+    discovery::{Report, registry::Registry},
     events::Kind,
     maps::{PinnedMaps, Scope},
     metrics::{self, Metrics, RotationCause, Trigger},
     net::{Resolver, settle},
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
-    state::{desired::Sampling, last_known_good::Store, overlay::Overlay},
+    state::{
+        desired::Sampling,
+        last_known_good::{Durable, Store},
+        overlay::Overlay,
+    },
     watch::Watch,
 };
 
+/// Reports of sources that may wait for the controller.
+const REPORTS: usize = 1024;
 /// How long the start waits for next hops; backends without one are left out until they have it.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -46,14 +54,17 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let config = Config::load(&options.config_file)?;
     let secret = Controller::secret(&config)?;
-    let store = Store::new(&config.state.directory);
+    let store = Store::<Overlay>::new(&config.state.directory);
     let saved = block_in_place(|| store.load())?;
-    let on_disk = saved.overlay.clone();
-    let mut overlay = saved.overlay.unwrap_or_default();
+    let on_disk = saved.state.clone();
+    let mut overlay = saved.state.unwrap_or_default();
     let mut notes = saved.notes;
-    notes.extend(overlay.settle(&config.services));
-    notes.extend(overlay.drop_clashing(&config.services));
-    check(&config, &overlay)?;
+    let (speak, reports) = mpsc::channel(REPORTS);
+    let (sources, kept) = block_in_place(|| Sources::start(&config, Registry::new(speak)));
+    notes.extend(kept);
+    notes.extend(overlay.settle(&sources.base));
+    notes.extend(overlay.drop_clashing(&sources.base));
+    check(&config, &overlay, &sources.base)?;
     // A start that changes nothing needs no room on the disk.
     let to_save = on_disk.as_ref() != Some(&overlay) || !notes.is_empty();
     let (datapath, maps) = block_in_place(|| Datapath::load(&load_options(&config)))?;
@@ -80,32 +91,32 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         config,
         overlay,
         store,
+        sources,
+        reports,
     };
     let mut controller = Controller::new(options, saved_state, datapath, maps, shared, commands)?;
     let started = match controller.first_state(secret.as_deref(), to_save).await {
-        Ok(()) => controller.watch_and_attach(),
+        Ok(()) => controller.go_live(),
         Err(error) => Err(error),
     };
-    let watch = match started {
-        Ok(watch) => watch,
+    if let Err(error) = started {
+        controller.give_up();
+        return Err(error);
+    }
+    let end = match controller.run(&mut queue).await {
+        Ok(end) => end,
         Err(error) => {
             controller.give_up();
             return Err(error);
         }
     };
-    watch.start();
-    notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
-    let end = controller
-        .run(&mut queue)
-        .await
-        .context("cannot wait for signals")?;
     notify(&[NotifyState::Stopping]);
     controller.end(end)
 }
 
-fn check(config: &Config, overlay: &Overlay) -> anyhow::Result<()> {
+fn check(config: &Config, overlay: &Overlay, base: &[ServiceSpec]) -> anyhow::Result<()> {
     host::check(config)?;
-    let services = overlay.effective(&config.services).specs();
+    let services = overlay.effective(base).specs();
     validate(&services)
         .map_err(config::Problems)
         .context("the changes of the command line that were kept do not fit the configuration file")?;
@@ -180,7 +191,9 @@ async fn offer(
 struct SavedState {
     config: Config,
     overlay: Overlay,
-    store: Store,
+    store: Store<Overlay>,
+    sources: Sources,
+    reports: mpsc::Receiver<Report>,
 }
 
 impl Controller {
@@ -198,13 +211,15 @@ impl Controller {
             config,
             overlay,
             store,
+            sources,
+            reports,
         } = saved;
         let key = match maps.settings().held_key() {
             Some(held) => held,
             None => seeds::fresh_table_key()?,
         };
         let settings = config.desired_settings(key, Sampling::OFF);
-        let ledger = Ledger::new(&config.services, overlay, settings, maps, store);
+        let ledger = Ledger::new(&sources.base, overlay, settings, maps, store);
         let (resolver, answers) =
             Resolver::start(BTreeSet::new()).context("cannot follow routes and neighbours")?;
         let seed_clock = SeedClock::new(config.seeds.interval.duration(), config.seeds.jitter);
@@ -229,6 +244,9 @@ impl Controller {
             resolver,
             answers,
             datapath,
+            sources,
+            reports,
+            live: false,
             seed_clock,
             shared,
             commands,
@@ -249,10 +267,36 @@ impl Controller {
             self.bring_about(&Scope::All, Trigger::Start)?;
             self.look_at_seeds();
             if to_save {
-                self.ledger.store.save(&self.ledger.overlay, unix_now())?;
+                self.ledger
+                    .store
+                    .save(&self.ledger.overlay, unix_now(), Durable::Now)?;
             }
             anyhow::Ok(())
         })
+    }
+
+    /// Lets traffic in once there is something to serve by: never before every service has had a first state. A datapath
+    /// that was there already has been forwarding all along, and goes on.
+    pub(super) fn go_live(&mut self) -> anyhow::Result<()> {
+        let missing = self.services_without_state();
+        if !missing.is_empty() && !self.datapath.adopted() {
+            if missing != self.not_ready {
+                notify(&[NotifyState::Status(&format!("waiting: {}", missing.join("; ")))]);
+                for reason in missing.iter().filter(|reason| !self.not_ready.contains(reason)) {
+                    self.shared
+                        .events
+                        .record(Kind::Lifecycle, "daemon", format!("not ready: {reason}"));
+                }
+                self.not_ready = missing;
+                self.publish(None);
+            }
+            return Ok(());
+        }
+        let watch = self.watch_and_attach()?;
+        self.live = true;
+        watch.start();
+        notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
+        Ok(())
     }
 
     /// Lets traffic in. The watch has looked before that, so that no flow is missed.

@@ -17,6 +17,7 @@ use crate::{
     api::types::{NextHop, Problem},
     config::spec::{BackendSpec, ServiceSpec},
     counters::Counters,
+    discovery::{guard::Held, registry::SourceHealth},
     net::Resolution,
     program::AttachedInterface,
     state::{
@@ -38,6 +39,8 @@ pub struct View {
     pub services: BTreeMap<String, Arc<ServiceView>>,
     /// By index into `SEEDS`.
     pub seeds: Vec<SeedView>,
+    /// In the order of services and names.
+    pub sources: Vec<SourceView>,
     /// Trouble that lasts: a refused file, a failed apply, what the loader had to say.
     pub troubles: BTreeMap<&'static str, Problem>,
 }
@@ -69,6 +72,22 @@ pub struct BackendView {
     pub expected_share: f64,
     /// Its new flows when the service's table last changed.
     pub flows_before: u64,
+}
+
+/// A source of a service, and what is believed of it.
+#[derive(Clone, Debug)]
+pub struct SourceView {
+    pub service: Arc<str>,
+    pub name: Arc<str>,
+    pub kind: &'static str,
+    pub health: SourceHealth,
+    pub loaded: bool,
+    pub endpoints: usize,
+    pub named: Option<usize>,
+    pub held: Option<Held>,
+    pub held_by_hand: bool,
+    /// Endpoints of the service that cannot be its backends, with reasons.
+    pub not_admitted: Vec<String>,
 }
 
 /// A seed, without its secret.

@@ -25,6 +25,10 @@ pub enum Trigger {
     Heal,
     /// Another part of the new flows is sampled.
     Samples,
+    /// A source named other backends.
+    Discovery,
+    /// A backend passes or fails its checks.
+    Health,
 }
 
 /// Why seeds were rotated.
@@ -158,6 +162,11 @@ impl Recorder {
         self.plan_failures.inc();
     }
 
+    /// Steps applied so far.
+    pub fn steps(&self) -> u64 {
+        self.apply_steps.get()
+    }
+
     pub fn applied(&self, steps: usize, took: Duration) {
         self.apply_steps.inc_by(steps as u64);
         self.apply_seconds.observe(took.as_secs_f64());
@@ -206,7 +215,13 @@ impl Trigger {
     pub const fn is_asked_for(self) -> bool {
         match self {
             Self::Start | Self::Edit | Self::Reload | Self::Rollback => true,
-            Self::NextHop | Self::Seeds | Self::Reconcile | Self::Heal | Self::Samples => false,
+            Self::NextHop
+            | Self::Seeds
+            | Self::Reconcile
+            | Self::Heal
+            | Self::Samples
+            | Self::Discovery
+            | Self::Health => false,
         }
     }
 
@@ -221,6 +236,8 @@ impl Trigger {
             Self::Rollback => "rollback",
             Self::Heal => "heal",
             Self::Samples => "samples",
+            Self::Discovery => "discovery",
+            Self::Health => "health",
         }
     }
 }

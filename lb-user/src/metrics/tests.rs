@@ -6,7 +6,7 @@ use lb_common::{ids::BackendRef, service::Service};
 
 use super::Metrics;
 use crate::{
-    config::{Port, Seconds, spec::BackendSpec, spec::ServiceSpec},
+    config::{Port, spec::BackendSpec, spec::ServiceSpec},
     counters::Counters,
     daemon::{
         shared::Shared,
@@ -14,7 +14,7 @@ use crate::{
     },
     events::Kind,
     state::{
-        desired::{Affinity, Mode, Protocol, Selection},
+        desired::{Mode, Protocol},
         observed::Capacity,
     },
 };
@@ -35,18 +35,8 @@ fn counters(backends: u32) -> Counters {
 
 /// One service; its backends have the ids 1.. in the order of their addresses.
 fn view(backends: u32) -> View {
-    let spec = ServiceSpec {
-        name: "web".into(),
-        vip: IpAddr::from([192, 0, 2, 10]),
-        port: Port::All,
-        protocol: Protocol::Tcp,
-        mode: Mode::Dsr,
-        selection: Selection::PerCpu,
-        affinity: Affinity::None,
-        udp_idle: Seconds(120),
-        slots: None,
-        backends: Vec::new(),
-    };
+    let vip = IpAddr::from([192, 0, 2, 10]);
+    let spec = ServiceSpec::new("web", vip, Port::All, Protocol::Tcp);
     let backend = |id: u32| {
         let address = IpAddr::from((0x0a00_0000 + id).to_be_bytes());
         let view = BackendView {

@@ -8,7 +8,10 @@ use std::{
 use lb_common::{backend, fingerprint::FingerprintKey, seed::Seed, service::ServiceKey};
 use serde::{Deserialize, Serialize};
 
-use super::overlay::{Effective, EffectiveService};
+use super::{
+    fitness::Fitness,
+    overlay::{Effective, EffectiveService},
+};
 
 /// Everything the plan works towards. Ordered throughout, so that equal input gives equal plans.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -250,12 +253,13 @@ pub fn key_text(key: &ServiceKey) -> String {
 pub fn desired_from(
     effective: &Effective,
     next_hops: &BTreeMap<IpAddr, NextHop>,
+    fitness: &Fitness,
     settings: DesiredSettings,
     seeds: BTreeMap<u32, Seed>,
 ) -> Desired {
     let services = effective.services.values();
     let services = services
-        .map(|service| (service.spec.key(), desired_service(service, next_hops)))
+        .map(|service| (service.spec.key(), desired_service(service, next_hops, fitness)))
         .collect();
     Desired {
         services,
@@ -265,15 +269,21 @@ pub fn desired_from(
 }
 
 /// One service of [`desired_from`].
-pub fn desired_service(service: &EffectiveService, next_hops: &BTreeMap<IpAddr, NextHop>) -> DesiredService {
+pub fn desired_service(
+    service: &EffectiveService,
+    next_hops: &BTreeMap<IpAddr, NextHop>,
+    fitness: &Fitness,
+) -> DesiredService {
     let spec = &service.spec;
+    let fitness = fitness.of(&spec.name);
     let backends = spec.backends.iter().map(|backend| {
         let address = backend.address.to_canonical();
         let mode = backend.mode.unwrap_or(spec.mode);
+        let (state, weight) = fitness.applied(address, backend.state, backend.weight);
         let desired = DesiredBackend {
-            weight: backend.weight,
+            weight,
             mode,
-            state: backend.state,
+            state,
             udp_idle: u16::try_from(spec.udp_idle.get()).unwrap_or(u16::MAX),
             next_hop: next_hops.get(&address).filter(|hop| hop.fits(mode)).copied(),
             sources: service.sources.get(&address).cloned().unwrap_or_default(),

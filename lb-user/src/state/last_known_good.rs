@@ -1,34 +1,60 @@
-//! What the command line changed, kept on disk: never half written, never believed when damaged.
+//! What must survive a restart, kept on disk: never half written, never believed when damaged.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
+    marker::PhantomData,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
 use super::overlay::Overlay;
+use crate::discovery::registry::SavedSources;
 
 /// First word of the file's first line.
 const MAGIC: &str = "evenkeel-state";
 /// Moves when older versions could not understand the file.
 const VERSION: u32 = 1;
-const NAME: &str = "overlay";
-const PREVIOUS: &str = "overlay.previous";
 
-/// The state directory.
-#[derive(Clone, Debug)]
-pub struct Store {
+/// One state in a directory; its file is named like what it holds.
+#[derive(Debug)]
+pub struct Store<T> {
     directory: PathBuf,
+    holds: PhantomData<fn(T) -> T>,
+}
+
+/// Something that is kept.
+pub trait Kept: Serialize + DeserializeOwned {
+    /// Name of its file.
+    const NAME: &str;
+}
+
+/// What the command line changed.
+impl Kept for Overlay {
+    const NAME: &str = "overlay";
+}
+
+/// What is believed of a service's sources.
+impl Kept for SavedSources {
+    const NAME: &str = "sources";
+}
+
+/// Whether a state is on the medium when the call returns. A killed daemon loses nothing either way, a host that loses
+/// power may lose what was to come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    Now,
+    /// With the next sync of the file system.
+    Later,
 }
 
 /// What was found on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded<T> {
     /// `None` if there is nothing that can be trusted.
-    pub overlay: Option<Overlay>,
+    pub state: Option<T>,
     /// When it was written, Unix seconds.
     pub saved_at: Option<u64>,
     /// What was set aside, and why.
@@ -61,24 +87,33 @@ pub enum StoreError {
 /// The file's second line and the rest: JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct Body<T> {
     saved_at: u64,
-    overlay: Overlay,
+    #[serde(alias = "overlay")]
+    state: T,
 }
 
-impl Store {
+impl<T: Kept> Store<T> {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
+            holds: PhantomData,
         }
     }
 
+    fn current(&self) -> PathBuf {
+        self.directory.join(T::NAME)
+    }
+
+    fn with(&self, ending: &str) -> PathBuf {
+        self.directory.join(format!("{}.{ending}", T::NAME))
+    }
+
     /// Replaces the state; what was there becomes the previous one. After a crash at any point one of them is whole.
-    pub fn save(&self, overlay: &Overlay, saved_at: u64) -> Result<(), StoreError> {
-        let current = self.directory.join(NAME);
-        self.replace(&current, overlay, saved_at)
+    pub fn save(&self, state: &T, saved_at: u64, durable: Durable) -> Result<(), StoreError> {
+        self.replace(state, saved_at, durable)
             .map_err(|source| StoreError::Write {
-                path: current,
+                path: self.current(),
                 source,
             })
     }
@@ -86,35 +121,33 @@ impl Store {
     /// Undoes the last [`save`](Self::save) when what it was about could not be done: the previous state is the state
     /// again. Needs no room on the disk.
     pub fn take_back(&self) -> Result<(), StoreError> {
-        let current = self.directory.join(NAME);
-        fs::rename(self.directory.join(PREVIOUS), &current)
+        fs::rename(self.with(PREVIOUS), self.current())
             .and_then(|()| sync(&self.directory))
             .map_err(|source| StoreError::Write {
-                path: current,
+                path: self.current(),
                 source,
             })
     }
 
     /// The newest state that is whole. Damaged files, and those of another version, are renamed, with a note.
-    pub fn load(&self) -> Result<Loaded, StoreError> {
+    pub fn load(&self) -> Result<Loaded<T>, StoreError> {
         let mut notes = Vec::new();
-        for name in [NAME, PREVIOUS] {
-            let path = self.directory.join(name);
+        for path in [self.current(), self.with(PREVIOUS)] {
             let bytes = match fs::read(&path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(StoreError::Read { path, source }),
             };
-            match decode(&bytes) {
+            match decode::<T>(&bytes) {
                 Ok(body) => {
-                    if name == PREVIOUS {
+                    if path != self.current() {
                         notes.push(format!(
                             "the state before the last change is used: {}",
                             path.display()
                         ));
                     }
                     return Ok(Loaded {
-                        overlay: Some(body.overlay),
+                        state: Some(body.state),
                         saved_at: Some(body.saved_at),
                         notes,
                     });
@@ -123,33 +156,36 @@ impl Store {
             }
         }
         Ok(Loaded {
+            state: None,
+            saved_at: None,
             notes,
-            ..Loaded::default()
         })
     }
 
-    fn replace(&self, current: &Path, overlay: &Overlay, saved_at: u64) -> io::Result<()> {
+    fn replace(&self, state: &T, saved_at: u64, durable: Durable) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
-        let new = self.directory.join("overlay.new");
+        let (current, new, previous) = (self.current(), self.with("new"), self.with(PREVIOUS));
         let mut file = File::create(&new)?;
-        file.write_all(&encode(&Body {
-            saved_at,
-            overlay: overlay.clone(),
-        })?)?;
-        file.sync_all()?;
+        file.write_all(&encode(&Body { saved_at, state })?)?;
+        if durable == Durable::Now {
+            file.sync_all()?;
+        }
         if current.exists() {
             // A second link, so that there is a current state at every moment.
-            let link = self.directory.join("overlay.link");
+            let link = self.with("link");
             match fs::remove_file(&link) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => fs::hard_link(current, &link)?,
+                _ => fs::hard_link(&current, &link)?,
             }
-            fs::rename(&link, self.directory.join(PREVIOUS))?;
+            fs::rename(&link, &previous)?;
         }
-        fs::rename(&new, current)?;
+        fs::rename(&new, &current)?;
+        if durable == Durable::Later {
+            return Ok(());
+        }
         sync(&self.directory).inspect_err(|_| {
             // A save that failed must not turn out to have worked at the next start.
-            let _ = fs::rename(self.directory.join(PREVIOUS), current);
+            let _ = fs::rename(&previous, &current);
         })
     }
 
@@ -158,7 +194,7 @@ impl Store {
         let target = (1..u32::MAX)
             .map(|number| self.directory.join(format!("{name}.corrupt-{number}")))
             .find(|target| !target.exists())
-            .unwrap_or_else(|| self.directory.join("overlay.corrupt"));
+            .unwrap_or_else(|| self.with("corrupt"));
         fs::rename(path, &target).map_err(|source| StoreError::SetAside {
             path: path.to_owned(),
             source,
@@ -171,19 +207,22 @@ impl Store {
     }
 }
 
+/// Ending of the state before.
+const PREVIOUS: &str = "previous";
+
 /// Names are as safe as contents.
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn encode(body: &Body) -> io::Result<Vec<u8>> {
+fn encode<T: Serialize>(body: &Body<T>) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec_pretty(body)?;
     let mut bytes = format!("{MAGIC} {VERSION} {}\n", digest(&json)).into_bytes();
     bytes.extend(json);
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Result<Body, String> {
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, String> {
     let (header, json) = bytes
         .iter()
         .position(|byte| *byte == b'\n')
@@ -230,14 +269,14 @@ mod tests {
         overlay
     }
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, Store<Overlay>) {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path().join("deep/state"));
         (directory, store)
     }
 
-    fn damage(store: &Store, how: impl FnOnce(&mut Vec<u8>)) {
-        let path = store.directory.join(NAME);
+    fn damage(store: &Store<Overlay>, how: impl FnOnce(&mut Vec<u8>)) {
+        let path = store.current();
         let mut bytes = fs::read(&path).unwrap();
         how(&mut bytes);
         fs::write(path, bytes).unwrap();
@@ -246,30 +285,37 @@ mod tests {
     /// After damage to the newest state the previous one is used, and the damaged one is kept under another name.
     fn previous_is_used_after(how: impl FnOnce(&mut Vec<u8>), reason: &str) {
         let (_guard, store) = store();
-        store.save(&overlay(1), 100).unwrap();
-        store.save(&overlay(2), 200).unwrap();
+        store.save(&overlay(1), 100, Durable::Now).unwrap();
+        store.save(&overlay(2), 200, Durable::Now).unwrap();
         damage(&store, how);
         let loaded = store.load().unwrap();
-        assert_eq!(loaded.overlay, Some(overlay(1)));
+        assert_eq!(loaded.state, Some(overlay(1)));
         assert_eq!(loaded.saved_at, Some(100));
         assert!(loaded.notes[0].contains(reason), "{:?}", loaded.notes);
         assert!(store.directory.join("overlay.corrupt-1").exists());
-        assert!(!store.directory.join(NAME).exists());
+        assert!(!store.current().exists());
     }
 
     #[test]
     fn nothing_saved_is_nothing_loaded() {
         let (_guard, store) = store();
-        assert_eq!(store.load().unwrap(), Loaded::default());
+        assert_eq!(
+            store.load().unwrap(),
+            Loaded {
+                state: None,
+                saved_at: None,
+                notes: vec![]
+            }
+        );
     }
 
     #[test]
     fn the_last_save_is_loaded() {
         let (_guard, store) = store();
         for changes in 1..4 {
-            store.save(&overlay(changes), 10 * changes).unwrap();
+            store.save(&overlay(changes), 10 * changes, Durable::Now).unwrap();
             let expected = Loaded {
-                overlay: Some(overlay(changes)),
+                state: Some(overlay(changes)),
                 saved_at: Some(10 * changes),
                 notes: vec![],
             };
@@ -280,22 +326,22 @@ mod tests {
             .map(|entry| entry.unwrap().file_name())
             .collect();
         names.sort();
-        assert_eq!(names, [NAME, PREVIOUS]);
+        assert_eq!(names, ["overlay", "overlay.previous"]);
     }
 
     #[test]
     fn a_save_that_is_taken_back_never_was() {
         let (_guard, store) = store();
-        store.save(&overlay(1), 100).unwrap();
-        store.save(&overlay(2), 200).unwrap();
+        store.save(&overlay(1), 100, Durable::Now).unwrap();
+        store.save(&overlay(2), 200, Durable::Now).unwrap();
         store.take_back().unwrap();
         let loaded = store.load().unwrap();
-        assert_eq!((loaded.overlay, loaded.saved_at), (Some(overlay(1)), Some(100)));
+        assert_eq!((loaded.state, loaded.saved_at), (Some(overlay(1)), Some(100)));
         assert_eq!(loaded.notes, Vec::<String>::new());
         let error = store.take_back().unwrap_err();
         assert!(error.to_string().contains("state.directory"), "{error}");
-        store.save(&overlay(3), 300).unwrap();
-        assert_eq!(store.load().unwrap().overlay, Some(overlay(3)));
+        store.save(&overlay(3), 300, Durable::Now).unwrap();
+        assert_eq!(store.load().unwrap().state, Some(overlay(3)));
     }
 
     #[test]
@@ -309,13 +355,13 @@ mod tests {
     fn a_flipped_bit_is_noticed_wherever_it_is() {
         let whole = encode(&Body {
             saved_at: 1,
-            overlay: overlay(1),
+            state: overlay(1),
         })
         .unwrap();
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&bytes).is_err(), "bit {bit}");
+            assert!(decode::<Overlay>(&bytes).is_err(), "bit {bit}");
         }
         previous_is_used_after(|bytes| *bytes.last_mut().unwrap() ^= 1, "checksum");
     }
@@ -329,24 +375,24 @@ mod tests {
     #[test]
     fn two_damaged_states_leave_nothing_and_say_so() {
         let (_guard, store) = store();
-        store.save(&overlay(1), 100).unwrap();
-        store.save(&overlay(2), 200).unwrap();
+        store.save(&overlay(1), 100, Durable::Now).unwrap();
+        store.save(&overlay(2), 200, Durable::Now).unwrap();
         damage(&store, |bytes| bytes.truncate(99));
-        fs::write(store.directory.join(PREVIOUS), "garbage\n").unwrap();
+        fs::write(store.with(PREVIOUS), "garbage\n").unwrap();
         let loaded = store.load().unwrap();
-        assert_eq!((loaded.overlay, loaded.notes.len()), (None, 2));
-        store.save(&overlay(3), 300).unwrap();
-        assert_eq!(store.load().unwrap().overlay, Some(overlay(3)));
+        assert_eq!((loaded.state, loaded.notes.len()), (None, 2));
+        store.save(&overlay(3), 300, Durable::Now).unwrap();
+        assert_eq!(store.load().unwrap().state, Some(overlay(3)));
     }
 
     #[test]
     fn a_missing_newest_state_falls_back_to_the_previous() {
         let (_guard, store) = store();
-        store.save(&overlay(1), 100).unwrap();
-        store.save(&overlay(2), 200).unwrap();
-        fs::remove_file(store.directory.join(NAME)).unwrap();
+        store.save(&overlay(1), 100, Durable::Now).unwrap();
+        store.save(&overlay(2), 200, Durable::Now).unwrap();
+        fs::remove_file(store.current()).unwrap();
         let loaded = store.load().unwrap();
-        assert_eq!((loaded.overlay, loaded.notes.len()), (Some(overlay(1)), 1));
+        assert_eq!((loaded.state, loaded.notes.len()), (Some(overlay(1)), 1));
     }
 
     #[test]
@@ -354,8 +400,8 @@ mod tests {
         let (guard, _) = store();
         let blocked = guard.path().join("file");
         fs::write(&blocked, "").unwrap();
-        let store = Store::new(blocked.join("state"));
-        let error = store.save(&overlay(1), 1).unwrap_err();
+        let store = Store::<Overlay>::new(blocked.join("state"));
+        let error = store.save(&overlay(1), 1, Durable::Now).unwrap_err();
         assert!(error.to_string().contains("file/state"), "{error}");
         assert!(matches!(store.load(), Err(StoreError::Read { .. })));
     }

@@ -64,7 +64,7 @@ impl<M> Ledger<M> {
         for name in &undo.names {
             if let Some(service) = self.effective.services.get(name) {
                 let key = service.spec.key();
-                let wanted = desired_service(service, &self.next_hops);
+                let wanted = desired_service(service, &self.next_hops, &self.fitness);
                 undo.desired
                     .push((key, self.desired.services.insert(key, wanted)));
                 undo.keys.insert(key);

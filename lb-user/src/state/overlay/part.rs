@@ -112,7 +112,11 @@ pub(super) fn merge(
     let mut backends = BTreeMap::new();
     for backend in spec.backends.drain(..) {
         let address = backend.address.to_canonical();
-        sources.entry(address).or_default().insert(FROM_FILE.to_owned());
+        let named = sources.entry(address).or_default();
+        match &backend.discovered {
+            None => drop(named.insert(FROM_FILE.to_owned())),
+            Some(by) => named.extend(by.sources.iter().cloned()),
+        }
         backends.insert(address, backend);
     }
     if let Some(overlay) = overlay {

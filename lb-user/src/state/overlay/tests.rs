@@ -33,19 +33,12 @@ fn ip(text: &str) -> IpAddr {
 
 fn spec(name: &str, vip: &str, backends: &[&str]) -> ServiceSpec {
     ServiceSpec {
-        name: name.into(),
-        vip: ip(vip),
-        port: Port::All,
-        protocol: Protocol::Udp,
-        mode: Mode::Dsr,
-        selection: Selection::PerCpu,
-        affinity: Default::default(),
         udp_idle: "90s".parse().unwrap(),
-        slots: None,
         backends: backends
             .iter()
             .map(|address| BackendSpec::new(ip(address)))
             .collect(),
+        ..ServiceSpec::new(name, ip(vip), Port::All, Protocol::Udp)
     }
 }
 
@@ -342,6 +335,7 @@ fn desired_backends_follow_the_service() {
     let desired = desired_service(
         &overlay.effective_service(&file, "web").unwrap(),
         &BTreeMap::new(),
+        &Default::default(),
     );
     let modes: Vec<_> = desired
         .backends

@@ -102,7 +102,13 @@ impl Maps {
             table_key: seeds::fresh_table_key()?,
             ..DesiredSettings::default()
         };
-        let desired = desired_from(&effective, &next_hops(services, backends), settings, seeds);
+        let desired = desired_from(
+            &effective,
+            &next_hops(services, backends),
+            &Default::default(),
+            settings,
+            seeds,
+        );
         Ok(Self {
             pins,
             datapath: Some(datapath),
@@ -161,19 +167,18 @@ impl Drop for Maps {
 
 /// As the daemon has it after reading such a file.
 fn effective(services: u32, backends: u32) -> Effective {
-    let service = |number: u32| ServiceSpec {
-        name: format!("service-{number}"),
-        vip: IpAddr::V4(Ipv4Addr::from(0xc633_6400 + number)),
-        port: Port::Number(NonZeroU16::MIN),
-        protocol: Protocol::Tcp,
-        mode: Mode::Dsr,
-        selection: Selection::PerCpu,
-        affinity: Affinity::None,
-        udp_idle: Seconds(120),
-        slots: None,
-        backends: (0..backends)
-            .map(|member| BackendSpec::new(address_of(number, member)))
-            .collect(),
+    let service = |number: u32| {
+        let vip = IpAddr::V4(Ipv4Addr::from(0xc633_6400 + number));
+        let backends = (0..backends).map(|member| BackendSpec::new(address_of(number, member)));
+        ServiceSpec {
+            backends: backends.collect(),
+            ..ServiceSpec::new(
+                format!("service-{number}"),
+                vip,
+                Port::Number(NonZeroU16::MIN),
+                Protocol::Tcp,
+            )
+        }
     };
     let specs: Vec<ServiceSpec> = (0..services).map(service).collect();
     Overlay::default().effective(&specs)

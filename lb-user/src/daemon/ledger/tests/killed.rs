@@ -79,7 +79,7 @@ impl Scene {
     fn begin_anew_dying(&mut self, file: &[ServiceSpec], settings: DesiredSettings) {
         let mut overlay = self.on_disk();
         overlay.settle(file);
-        let store = Store::new(self.directory.path());
+        let store = Store::<Overlay>::new(self.directory.path());
         let maps = self.ledger.maps.clone();
         self.ledger = Ledger::new(file, overlay, settings, maps, store);
         self.begin(false);

@@ -240,8 +240,8 @@ impl Scene {
         let spec = BackendSpec::new(ip("10.0.0.14"));
         overlay.add_backend(&file, "web", spec).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let store = Store::new(directory.path());
-        store.save(&overlay, 1).unwrap();
+        let store = Store::<Overlay>::new(directory.path());
+        store.save(&overlay, 1, Durable::Now).unwrap();
         let wanted = Wanted {
             file,
             overlay,
@@ -281,10 +281,10 @@ impl Scene {
     fn begin_anew(&mut self, file: &[ServiceSpec], settings: DesiredSettings) {
         let mut maps = self.ledger.maps.clone();
         maps.heal();
-        let store = Store::new(self.directory.path());
+        let store = Store::<Overlay>::new(self.directory.path());
         let loaded = store.load().unwrap();
         assert_eq!(loaded.notes, Vec::<String>::new());
-        let mut overlay = loaded.overlay.unwrap();
+        let mut overlay = loaded.state.unwrap();
         overlay.settle(file);
         self.ledger = Ledger::new(file, overlay, settings, maps, store);
         self.begin(false);
@@ -347,8 +347,8 @@ impl Scene {
     }
 
     fn on_disk(&self) -> Overlay {
-        let store = Store::new(self.directory.path());
-        store.load().unwrap().overlay.unwrap()
+        let store = Store::<Overlay>::new(self.directory.path());
+        store.load().unwrap().state.unwrap()
     }
 
     fn observed(&self) -> Observed {
