@@ -6,9 +6,11 @@
 pub mod capture;
 pub mod engine;
 pub mod gate;
+pub mod health;
 pub mod lab;
 pub mod proof;
 pub mod simulation;
+pub mod sources;
 pub mod statistics;
 pub mod traffic;
 

@@ -46,7 +46,10 @@ pub fn to_test() -> Vec<Package> {
         package("bpftool", "looks at loaded programs and maps from outside"),
         package("nginx-light", "real web servers behind the balancer"),
         package("curl", "a real client"),
+        package("dnsmasq-base", "a real DNS server as a source of backends"),
+        package("etcd-server", "a real etcd as a source of backends"),
         package("netcat-openbsd", "a real client of raw TCP and UDP"),
+        package("openssl", "makes the certificates of servers in tests"),
         package("tcpdump", "captures for failing tests"),
         package(
             "prometheus",

@@ -213,11 +213,17 @@ pub struct Backend {
     /// Id and generation of the entry in the datapath; `None` while it has none.
     pub id: Option<u32>,
     pub generation: Option<u8>,
-    /// What the operator and the sources want.
+    /// What the operator and the sources want, or down when checks fail.
     pub state: BackendState,
+    /// What its checks find; unless given, it is not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+    /// Why its checks fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<String>,
     pub mode: Mode,
     pub weight: u32,
-    /// `static` (the file), `cli`.
+    /// `static` (the file), `cli`, or names of sources.
     pub sources: Vec<String>,
     /// `None` while unresolved.
     pub next_hop: Option<NextHop>,
@@ -233,6 +239,15 @@ pub struct Backend {
     pub active_flows: u64,
     #[serde(flatten)]
     pub totals: Totals,
+}
+
+/// What checks of a backend find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    Passes,
+    Fails,
+    Unchecked,
 }
 
 /// How frames reach a backend.

@@ -6,7 +6,7 @@ use super::{
     table::{self, Paint, Table},
 };
 use crate::{
-    api::types::{Backend, Filter},
+    api::types::{Backend, Filter, Health},
     state::desired::{BackendState, Mode},
 };
 
@@ -77,11 +77,23 @@ fn render(backends: &[Backend], paint: Paint) -> String {
             backend.address
         ));
     }
+    let failing = backends
+        .iter()
+        .filter_map(|backend| Some((backend, backend.fails.as_deref()?)));
+    for (backend, reason) in failing {
+        text.push_str(&format!(
+            "{} {}/{}: {reason}\n",
+            paint.bad("fails its checks:"),
+            backend.service,
+            backend.address
+        ));
+    }
     text
 }
 
 fn state(backend: &Backend, paint: Paint) -> String {
     match (backend.state, &backend.next_hop) {
+        (BackendState::Down, _) if backend.health == Some(Health::Unchecked) => paint.warn("unchecked"),
         (BackendState::Down, _) => paint.bad("down"),
         (_, None) => paint.bad("unresolved"),
         (BackendState::Serving, Some(_)) => paint.good("serving"),
@@ -116,6 +128,8 @@ mod tests {
             id: Some(1),
             generation: Some(1),
             state: BackendState::Serving,
+            health: None,
+            fails: None,
             mode: Mode::Dsr,
             weight: 2,
             sources: vec!["cli".into(), "static".into()],

@@ -15,6 +15,11 @@ pub(super) const DATAPATH: &[Key] = &[
     Key::new("xdp_mode", "a mode", r#"write "auto", "native" or "generic""#),
     Key::new("replace", "true or false", "write one of them, without quotes"),
     path("pin_directory"),
+    Key::new(
+        "announce_interface",
+        "an interface",
+        r#"write its name, like "lo""#,
+    ),
     count("max_flows"),
     count("max_services"),
     count("max_backends"),

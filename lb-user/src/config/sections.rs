@@ -19,6 +19,9 @@ pub struct Datapath {
     pub replace: bool,
     #[serde(default = "default_pin_directory")]
     pub pin_directory: PathBuf,
+    /// Where announced VIPs are put.
+    #[serde(default = "default_announce_interface")]
+    pub announce_interface: String,
     /// Flows that find room for sure. The table has at least twice as many entries, in a power of two.
     #[serde(default = "default_max_flows")]
     pub max_flows: u32,
@@ -116,6 +119,10 @@ pub struct Skew {
 
 fn default_pin_directory() -> PathBuf {
     "/sys/fs/bpf/evenkeel".into()
+}
+
+fn default_announce_interface() -> String {
+    "lo".to_owned()
 }
 
 const fn default_max_flows() -> u32 {

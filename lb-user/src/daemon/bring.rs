@@ -156,6 +156,7 @@ impl Controller {
         new: &BTreeSet<IpAddr>,
     ) -> Result<Done, Refusal> {
         let removes = self.removes_backends(&changed);
+        self.judge(&changed);
         let config = proposal.config.as_ref().unwrap_or(&self.config);
         let in_force = self.ledger.desired.settings;
         let answers = self.answers.borrow().clone();
@@ -173,6 +174,7 @@ impl Controller {
             .ledger
             .enter(draft, &self.shared.recorder)
             .map_err(|error| self.refuse(error))?;
+        self.want_checks();
         self.shared.recorder.change_applied(proposal.since.elapsed());
         if removes {
             self.resolver.want(self.ledger.addresses());

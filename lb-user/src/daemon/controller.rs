@@ -15,13 +15,16 @@ use tokio::{
 };
 
 use super::{
-    Options, edits,
+    Options,
+    announce::Announcer,
+    edits,
     handle::Command,
+    health::Checks,
     ledger::{BringError, Ledger},
     seed_clock::SeedClock,
     shared::Shared,
     sources::Sources,
-    view::{self, View},
+    view::{self, HealthView, View},
 };
 use crate::{
     api::{
@@ -31,6 +34,7 @@ use crate::{
     config::Config,
     discovery::Report,
     events::Kind,
+    health::Change,
     maps::{MapReader, PinnedMaps, Scope},
     metrics::Trigger,
     net::{Resolution, ResolverHandle},
@@ -56,8 +60,12 @@ pub struct Controller {
     pub(super) sources: Sources,
     /// What sources say.
     pub(super) reports: mpsc::Receiver<Report>,
+    pub(super) checks: Checks,
+    /// What checks found.
+    pub(super) changes: mpsc::Receiver<Change>,
     /// Whether traffic was let in.
     pub(super) live: bool,
+    pub(super) announcer: Announcer,
     pub(super) seed_clock: SeedClock,
     pub(super) shared: Arc<Shared>,
     /// The controller's own queue, for those that it starts.
@@ -85,10 +93,22 @@ impl Controller {
             tokio::select! {
                 Some(command) = commands.recv() => self.obey(command).await,
                 Some(report) = self.reports.recv() => self.hear(report).await,
+                Some(change) = self.changes.recv() => {
+                    self.hear_checks(change);
+                    // The dead may be let go.
+                    if self.sources.registry.holds_anything() {
+                        self.review_sources().await;
+                    }
+                }
                 Ok(()) = self.answers.changed() => block_in_place(|| self.follow_next_hops(Instant::now())),
-                _ = reconcile.tick() => block_in_place(|| self.reconcile()),
+                _ = reconcile.tick() => block_in_place(|| {
+                    self.reconcile();
+                    self.sources.look_around(&self.config.services);
+                    self.follow_announcements();
+                }),
                 _ = seconds.tick() => {
                     block_in_place(|| self.rotate_due());
+                    self.review_checks();
                     self.review_sources().await;
                 }
                 _ = census.tick() => block_in_place(|| self.count()),
@@ -117,6 +137,7 @@ impl Controller {
             return Ok(());
         }
         events.record(Kind::Lifecycle, "daemon", "ending; detaching the datapath");
+        self.withdraw_all();
         drop(self.ledger);
         let detached = self.datapath.detach()?;
         tracing::info!(interfaces = ?detached.interfaces, maps = detached.maps, "detached");
@@ -231,8 +252,17 @@ impl Controller {
                     };
                     if let Some(wanted) = self.ledger.desired.services.get(&effective.spec.key()) {
                         let old = before.services.get(&name).map(Arc::as_ref);
-                        let view = Arc::new(sources.service(effective, wanted, old));
-                        services.insert(name, view);
+                        let mut view = sources.service(effective, wanted, old);
+                        for (address, backend) in &mut view.backends {
+                            let wanted = wanted.backends.get(address);
+                            backend.state = wanted.map_or(backend.state, |wanted| wanted.state);
+                            let verdict = self.checks.verdict(&name, *address);
+                            backend.health = verdict.map(|verdict| HealthView {
+                                passes: verdict.passes(),
+                                reason: verdict.reason.clone(),
+                            });
+                        }
+                        services.insert(name, Arc::new(view));
                     }
                 }
             }
@@ -252,8 +282,11 @@ impl Controller {
             services,
             seeds: self.seed_clock.views(),
             sources: self.sources.views(),
+            vips: before.vips.clone(),
+            panics: self.checks.panics(),
             troubles: self.troubles.clone(),
         });
+        self.follow_announcements();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The daemon: one controller owns the wanted state and is the only one to change the datapath; the rest reads.
 
+mod announce;
 mod bring;
 mod change;
 mod controller;
@@ -8,6 +9,7 @@ mod edits;
 pub mod flow_reads;
 mod handle;
 mod heal;
+mod health;
 pub mod host;
 mod ledger;
 pub mod logging;

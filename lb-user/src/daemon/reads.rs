@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{
         server::{Refusal, RefusalKind},
-        types::{self, Filter, FlowTable, Interface, Problem, Seed, Status, Totals},
+        types::{self, Filter, FlowTable, Health, Interface, Problem, Seed, Status, Totals},
     },
     state::desired::BackendState,
     watch::{record::Reading, report::SkewReport},
@@ -148,7 +148,7 @@ fn show_service(service: &ServiceView, shared: &Shared, census: &Census) -> type
         let in_state = service
             .backends
             .values()
-            .filter(|backend| !is_unresolved(backend) && backend.spec.state == wanted);
+            .filter(|backend| !is_unresolved(backend) && backend.state == wanted);
         in_state.count() as u32
     };
     let references = || service.backends.values().filter_map(|backend| backend.reference);
@@ -179,7 +179,7 @@ fn show_service(service: &ServiceView, shared: &Shared, census: &Census) -> type
 
 /// Wanted, but without a way there.
 pub fn is_unresolved(backend: &BackendView) -> bool {
-    backend.spec.state != BackendState::Down && backend.next_hop.is_none()
+    backend.state != BackendState::Down && backend.next_hop.is_none()
 }
 
 pub fn totals(shared: &Shared, reference: BackendRef) -> Totals {
@@ -243,7 +243,13 @@ impl Observed<'_> {
             address,
             id: backend.reference.map(BackendRef::id),
             generation: backend.reference.map(BackendRef::generation),
-            state: backend.spec.state,
+            state: backend.state,
+            health: backend.health.as_ref().map(|health| {
+                health.passes.map_or(Health::Unchecked, |passes| {
+                    if passes { Health::Passes } else { Health::Fails }
+                })
+            }),
+            fails: backend.health.as_ref().and_then(|health| health.reason.clone()),
             mode: backend.mode,
             weight: backend.spec.weight,
             sources: backend.sources.iter().cloned().collect(),

@@ -13,6 +13,7 @@ use super::view::View;
 use crate::{
     counters::{Counters, FlowTableUse},
     events::Events,
+    health::Checker,
     maps,
     metrics::Recorder,
     watch::Desk,
@@ -29,6 +30,8 @@ pub struct Shared {
     pub pin_directory: PathBuf,
     /// What watches the spread of new flows, from the first state on.
     pub skew: OnceLock<Arc<Desk>>,
+    /// What checks backends, from the start of the controller on.
+    pub checker: OnceLock<Arc<Checker>>,
     view: RwLock<Arc<View>>,
     census: RwLock<Arc<Census>>,
     /// Seconds.
@@ -56,6 +59,7 @@ impl Shared {
             config_file,
             pin_directory,
             skew: OnceLock::new(),
+            checker: OnceLock::new(),
             view: RwLock::new(Arc::new(view)),
             census: RwLock::new(Arc::new(census)),
             seed_age_limit: AtomicU64::new(u64::MAX),

@@ -12,10 +12,12 @@ use tokio::{sync::mpsc, task::block_in_place};
 
 use super::{
     Options,
+    announce::Announcer,
     bring::unix_now,
     controller::Controller,
     edits,
     handle::{Command, Handle, QUEUE},
+    health::Checks,
     host,
     ledger::Ledger,
     seed_clock::SeedClock,
@@ -214,6 +216,11 @@ impl Controller {
             sources,
             reports,
         } = saved;
+        let (tell, changes) = mpsc::channel(REPORTS);
+        let checks = Checks::start(tell);
+        // One start makes one checker.
+        let _ = shared.checker.set(checks.checker());
+        let config_state = config.state.directory.clone();
         let key = match maps.settings().held_key() {
             Some(held) => held,
             None => seeds::fresh_table_key()?,
@@ -247,6 +254,9 @@ impl Controller {
             sources,
             reports,
             live: false,
+            checks,
+            changes,
+            announcer: Announcer::new(Store::new(&config_state)),
             seed_clock,
             shared,
             commands,
@@ -263,6 +273,11 @@ impl Controller {
         let answers = self.answers.borrow_and_update().clone();
         block_in_place(|| {
             self.ledger.adopt(answers)?;
+            let serving = match self.datapath.adopted() {
+                true => self.serving_in_maps(),
+                false => BTreeSet::new(),
+            };
+            self.judge_at_start(&serving);
             self.fill_seeds(secret, RotationCause::Start)?;
             self.bring_about(&Scope::All, Trigger::Start)?;
             self.look_at_seeds();
@@ -278,7 +293,10 @@ impl Controller {
     /// Lets traffic in once there is something to serve by: never before every service has had a first state. A datapath
     /// that was there already has been forwarding all along, and goes on.
     pub(super) fn go_live(&mut self) -> anyhow::Result<()> {
-        let missing = self.services_without_state();
+        let mut missing = self.services_without_state();
+        if missing.is_empty() {
+            missing = self.services_without_check();
+        }
         if !missing.is_empty() && !self.datapath.adopted() {
             if missing != self.not_ready {
                 notify(&[NotifyState::Status(&format!("waiting: {}", missing.join("; ")))]);
@@ -294,6 +312,7 @@ impl Controller {
         }
         let watch = self.watch_and_attach()?;
         self.live = true;
+        self.follow_announcements();
         watch.start();
         notify(&[NotifyState::Ready, NotifyState::Status("forwarding")]);
         Ok(())

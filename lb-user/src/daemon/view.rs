@@ -18,10 +18,11 @@ use crate::{
     config::spec::{BackendSpec, ServiceSpec},
     counters::Counters,
     discovery::{guard::Held, registry::SourceHealth},
+    health::OnPanic,
     net::Resolution,
     program::AttachedInterface,
     state::{
-        desired::{self, DesiredService, Mode, address_from},
+        desired::{self, BackendState, DesiredService, Mode, address_from},
         observed::Observed,
         overlay::EffectiveService,
     },
@@ -41,6 +42,10 @@ pub struct View {
     pub seeds: Vec<SeedView>,
     /// In the order of services and names.
     pub sources: Vec<SourceView>,
+    /// Services whose checks are not believed, since too few of their backends pass.
+    pub panics: BTreeMap<String, OnPanic>,
+    /// VIPs whose services ask for an announcement, and why those are not announced that are not.
+    pub vips: BTreeMap<IpAddr, Result<(), String>>,
     /// Trouble that lasts: a refused file, a failed apply, what the loader had to say.
     pub troubles: BTreeMap<&'static str, Problem>,
 }
@@ -72,6 +77,10 @@ pub struct BackendView {
     pub expected_share: f64,
     /// Its new flows when the service's table last changed.
     pub flows_before: u64,
+    /// As it is wanted in the datapath: what was asked for, or down when checks say so.
+    pub state: BackendState,
+    /// `None`: it is not checked.
+    pub health: Option<HealthView>,
 }
 
 /// A source of a service, and what is believed of it.
@@ -88,6 +97,15 @@ pub struct SourceView {
     pub held_by_hand: bool,
     /// Endpoints of the service that cannot be its backends, with reasons.
     pub not_admitted: Vec<String>,
+}
+
+/// What checks find of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthView {
+    /// `None` before the first check.
+    pub passes: Option<bool>,
+    /// Why it fails.
+    pub reason: Option<String>,
 }
 
 /// A seed, without its secret.
@@ -228,6 +246,8 @@ impl<'a> Sources<'a> {
                 .and_then(|reference| joined.shares.get(&reference).copied())
                 .unwrap_or(0.0),
             flows_before,
+            state: joined.spec.state,
+            health: None,
         }
     }
 

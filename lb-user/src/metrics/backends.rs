@@ -185,7 +185,7 @@ fn state_number(backend: &BackendView) -> u8 {
     if reads::is_unresolved(backend) {
         state::UNSET
     } else {
-        backend.spec.state.in_map()
+        backend.state.in_map()
     }
 }
 

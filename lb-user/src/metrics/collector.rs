@@ -7,6 +7,7 @@ use lb_ebpf::verdict::Verdict;
 use prometheus::{core::Desc, proto::MetricFamily};
 
 use super::{
+    discovery,
     families::{FAMILIES, Scrape},
     process, skew,
 };
@@ -52,6 +53,7 @@ impl prometheus::core::Collector for Collector {
         seeds(&self.shared, &view, &mut scrape);
         maps(&self.shared, &view, &mut scrape);
         daemon(&self.shared, &view, &mut scrape);
+        discovery::collect(&view, &mut scrape);
         skew::collect(&self.shared, &mut scrape);
         process::collect(&mut scrape);
         scrape.into_families()
@@ -79,12 +81,12 @@ fn service_series(service: &ServiceView, scrape: &mut Scrape) {
     };
     let states: [(&str, Wanted); 4] = [
         ("serving", |backend| {
-            !reads::is_unresolved(backend) && backend.spec.state == BackendState::Serving
+            !reads::is_unresolved(backend) && backend.state == BackendState::Serving
         }),
         ("draining", |backend| {
-            !reads::is_unresolved(backend) && backend.spec.state == BackendState::Draining
+            !reads::is_unresolved(backend) && backend.state == BackendState::Draining
         }),
-        ("down", |backend| backend.spec.state == BackendState::Down),
+        ("down", |backend| backend.state == BackendState::Down),
         ("unresolved", reads::is_unresolved),
     ];
     for (state, wanted) in states {

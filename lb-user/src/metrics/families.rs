@@ -105,6 +105,39 @@ pub(super) const FAMILIES: &[Family] = &[
         "interface_attached",
         "1 for an interface the datapath is attached to, by mode.",
     ),
+    gauge(
+        "discovery_up",
+        "1 while the source of the service's backends answers.",
+    ),
+    gauge(
+        "discovery_loaded",
+        "1 when there is a state, from the source or from disk.",
+    ),
+    gauge(
+        "discovery_stale_seconds",
+        "How long what is believed of the source was not confirmed; 0 while it answers.",
+    ),
+    gauge(
+        "discovery_endpoints",
+        "Endpoints of the source that are believed.",
+    ),
+    counter(
+        "discovery_updates_total",
+        "States and changes that the source told.",
+    ),
+    counter("discovery_failures_total", "Times that the source failed."),
+    counter(
+        "discovery_refused_total",
+        "Entries of the source that cannot be endpoints.",
+    ),
+    gauge(
+        "guard_held",
+        "Endpoints that the source took away and that stay for the time being.",
+    ),
+    gauge(
+        "vip_announced",
+        "1 while the VIP is an address of this host; 0 while it should be and its services cannot serve.",
+    ),
     gauge("ready", "1 when the daemon is ready."),
     gauge(
         "degraded",

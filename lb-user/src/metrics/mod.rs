@@ -2,6 +2,7 @@
 
 mod backends;
 mod collector;
+mod discovery;
 mod families;
 mod process;
 mod recorder;

@@ -14,7 +14,7 @@ use crate::{
     },
     events::Kind,
     state::{
-        desired::{Mode, Protocol},
+        desired::{BackendState, Mode, Protocol},
         observed::Capacity,
     },
 };
@@ -48,6 +48,8 @@ fn view(backends: u32) -> View {
             unresolved: Some("no route".into()),
             expected_share: 1.0 / f64::from(backends),
             flows_before: 0,
+            state: BackendState::Serving,
+            health: None,
         };
         (address, view)
     };

@@ -161,7 +161,7 @@ fn attached_xdp(attributes: &[LinkXdp]) -> Option<AttachedXdp> {
 }
 
 /// `IFA_LOCAL` where there is one: `IFA_ADDRESS` is the peer on point-to-point interfaces.
-fn local_address(message: &AddressMessage) -> Option<IpAddr> {
+pub(super) fn local_address(message: &AddressMessage) -> Option<IpAddr> {
     let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
     find(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),

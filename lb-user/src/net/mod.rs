@@ -2,12 +2,14 @@
 
 use std::{future::Future, io};
 
+mod announce;
 mod interfaces;
 mod neighbours;
 mod resolution;
 mod resolver;
 mod routes;
 
+pub use announce::announce;
 pub use interfaces::{AttachedXdp, HostFacts, Interface, clear_xdp, interfaces};
 pub use resolution::Resolution;
 pub use resolver::{Resolutions, Resolver, ResolverHandle, settle};

@@ -1,5 +1,6 @@
 //! What should be, what is, and how backend ids are given out.
 
+pub mod announced;
 pub mod desired;
 pub mod fitness;
 pub mod ids;

@@ -5,14 +5,14 @@ use std::convert::Infallible;
 use super::{SourceError, SourceKind, driver::Sink, driver::Source};
 
 mod address;
-pub mod consul;
-pub mod dns;
-pub mod entry;
-pub mod etcd;
-pub mod file;
-pub mod http;
+mod consul;
+mod dns;
+mod entry;
+mod etcd;
+mod file;
+mod http;
 mod http_client;
-pub mod kubernetes;
+mod kubernetes;
 mod listing;
 mod pool;
 

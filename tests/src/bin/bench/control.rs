@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use lb_user::{
     apply::Applier,
-    config::{BackendSpec, Port, Seconds, ServiceSpec},
+    config::{BackendSpec, Port, ServiceSpec},
     maps::{MapReader, PinnedMaps},
     plan::{
         Scope, SlotTableCache, make_plan,
@@ -22,10 +22,7 @@ use lb_user::{
     program::{Datapath, LoadOptions, WantedCapacity, detach},
     seeds,
     state::{
-        desired::{
-            Affinity, Desired, DesiredBackend, DesiredSettings, Mode, NextHop, Protocol, Selection,
-            desired_from,
-        },
+        desired::{Desired, DesiredBackend, DesiredSettings, NextHop, Protocol, desired_from},
         overlay::{Effective, Overlay},
     },
 };

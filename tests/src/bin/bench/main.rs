@@ -1,6 +1,7 @@
 //! Measures Evenkeel beside a floor and a kernel-LRU balancer, in one run; started by `cargo xtask bench`.
 
 mod control;
+mod health;
 mod memory;
 mod packet;
 mod program;
@@ -12,7 +13,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-/// Packet costs and control-plane latencies as ratios within one run, and what the statistics of the spread take.
+/// Packet costs and control-plane latencies as ratios within one run, and what the statistics of the spread and health
+/// checks take.
 #[derive(Parser)]
 struct Arguments {
     /// Write the figures as JSON
@@ -21,7 +23,7 @@ struct Arguments {
     /// Rounds of each packet measurement; the median counts
     #[arg(long, default_value_t = 25)]
     rounds: usize,
-    /// Only packets, only the control plane, or only the statistics of the spread
+    /// Only packets, only the control plane, only the statistics of the spread, or only health checks
     #[arg(long, value_enum)]
     only: Option<Part>,
     /// The BPF object with the wrapper, the floor and the LRU balancer
@@ -37,6 +39,7 @@ enum Part {
     Packet,
     Control,
     Skew,
+    Health,
 }
 
 fn main() -> Result<()> {
@@ -62,6 +65,9 @@ fn main() -> Result<()> {
     }
     if wanted(Part::Skew) {
         skew::run(&mut report);
+    }
+    if wanted(Part::Health) {
+        health::run(&mut report)?;
     }
     if let Some(path) = arguments.json {
         std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;

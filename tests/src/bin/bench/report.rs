@@ -14,6 +14,20 @@ pub struct Report {
     pub flow_table_bytes: f64,
     /// `None` where it was not measured.
     pub skew: Option<SkewFigures>,
+    pub health: Option<HealthFigures>,
+}
+
+/// Of checks of many backends on one core, over a stretch of time.
+pub struct HealthFigures {
+    pub backends: usize,
+    /// CPU time of the checking thread, as a share of the time that passed.
+    pub cpu_share: f64,
+    pub us_per_check: f64,
+    /// Checks that were due and that ended.
+    pub due: u64,
+    pub done: u64,
+    /// Longest time from when a check was due to its start.
+    pub latest_ms: f64,
 }
 
 /// Of one check of the spread.
@@ -81,11 +95,18 @@ impl Report {
                 "histograms_65_ms": skew.histograms_65_ms,
             })
         });
+        let health = self.health.as_ref().map(|health| {
+            json!({
+                "backends": health.backends, "cpu_share": health.cpu_share, "us_per_check": health.us_per_check,
+                "due": health.due, "done": health.done, "latest_ms": health.latest_ms,
+            })
+        });
         let report = json!({
             "packet": packet,
             "control": self.control,
             "flow_table_bytes_per_flow": self.flow_table_bytes,
             "skew": skew,
+            "health": health,
         });
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }

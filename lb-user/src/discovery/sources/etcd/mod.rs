@@ -21,7 +21,7 @@ use crate::discovery::{Endpoint, Refused, Sink, Source, SourceError, Update};
 /// Keys of one answer when all are listed.
 const PAGE: u32 = 500;
 /// How often the store is asked whether the watch has missed something.
-const CONFIRM: Duration = Duration::from_secs(20);
+const CONFIRM: Duration = Duration::from_secs(10);
 /// Doubtful answers in a row, without an event between them, that end a watch.
 const MAX_DOUBTS: u32 = 2;
 /// Compactions that overtake one call before it fails.
@@ -111,8 +111,8 @@ impl EtcdSource {
                     } else {
                         doubts += 1;
                         if doubts > MAX_DOUBTS {
-                            return Err(SourceError::Unreachable(
-                                "keys have changed, but the watch does not say so".to_owned(),
+                            return Err(SourceError::Unreadable(
+                                "keys have changed, but the watch does not say so; all are listed anew".to_owned(),
                             ));
                         }
                     }

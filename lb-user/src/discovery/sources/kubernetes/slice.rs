@@ -27,14 +27,13 @@ struct Meta {
 #[derive(Debug, Deserialize)]
 struct Member {
     /// Several are the same place; like kube-proxy, only the first is used.
-    addresses: Vec<String>,
-    #[serde(default)]
-    conditions: Conditions,
+    addresses: Option<Vec<String>>,
+    conditions: Option<Conditions>,
     zone: Option<String>,
 }
 
 /// `None` is not known.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Conditions {
     ready: Option<bool>,
@@ -64,14 +63,14 @@ impl Slice {
         let port = self.port(port);
         let mut found = Vec::new();
         for member in members {
-            let Some(state) = member.conditions.state() else {
+            let Some(state) = member.conditions.unwrap_or_default().state() else {
                 continue;
             };
             match member.endpoint(state, &port) {
                 Ok(endpoint) => found.push(endpoint),
                 Err(reason) => {
-                    let address = member.addresses.first().map_or("", String::as_str);
-                    refused.push(Refused::new(format!("{} in {}", address, self.name()), reason));
+                    let address = member.address().unwrap_or("an endpoint");
+                    refused.push(Refused::new(format!("{address} in {}", self.name()), reason));
                 }
             }
         }
@@ -98,8 +97,12 @@ impl Slice {
 }
 
 impl Member {
+    fn address(&self) -> Option<&str> {
+        self.addresses.as_ref()?.first().map(String::as_str)
+    }
+
     fn endpoint(&self, state: BackendState, port: &Result<Option<u16>, String>) -> Result<Endpoint, String> {
-        let address = self.addresses.first().ok_or("it has no address")?;
+        let address = self.address().ok_or("it has no address")?;
         let (ip, _) = address::parse(address)?;
         let mut endpoint = address::endpoint(ip, port.clone()?)?;
         endpoint.state = state;
@@ -162,7 +165,7 @@ mod tests {
                 {"addresses": ["192.0.2.2"], "conditions": {"ready": false, "serving": true, "terminating": true}},
                 {"addresses": ["192.0.2.3"], "conditions": {"ready": false}},
                 {"addresses": ["web.example"]},
-                {"addresses": []}
+                {"addresses": null, "conditions": null}
             ],
             "ports": [{"name": "http", "port": 8080}, {"name": "admin", "port": 9090}, {"name": "wrong", "port": 99_999}]
         }))
