@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: what a packet and a change cost, as ratios within one run, and what the statistics of the spread take.
+//! `cargo xtask bench`: what a packet and a change cost, as ratios within one run, what the statistics of the spread,
+//! checks and many endpoints take.
 
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ pub struct Arguments {
     /// Rounds of each packet measurement; the median counts
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only `packet`, only `control` or only `skew`
+    /// Only `packet`, `control`, `skew`, `health` or `discovery`
     #[arg(long)]
     only: Option<String>,
 }
@@ -29,6 +30,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let object = Toolchain::recorded(&root)
         .and_then(|toolchain| toolchain.build(&root, bpf_build::BENCH))
         .map_err(|e| anyhow!(e))?;
+    // The daemon that the figures of discovery are about.
+    let mut daemon = run::cargo("build");
+    daemon.args([
+        "--release",
+        "--quiet",
+        "--package",
+        "lb-user",
+        "--bin",
+        "evenkeel",
+    ]);
+    run::run(&mut daemon)?;
     let mut cargo = run::cargo("run");
     cargo
         .args([

@@ -1,9 +1,9 @@
 //! `evenkeel run`: the daemon.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::{
-    Context,
+    Context, duration,
     exit::{OK, Outcome},
 };
 use crate::daemon;
@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Take program, links and maps off this host at SIGTERM or SIGINT: flows end, nothing is balanced.
     #[arg(long)]
     detach_on_exit: bool,
+    /// How long announced VIPs are withdrawn before the datapath is taken down, so that traffic goes elsewhere first.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse, requires = "detach_on_exit")]
+    drain: Duration,
 }
 
 pub(super) fn run(args: Args, context: &Context) -> Outcome {
@@ -41,6 +44,7 @@ pub(super) fn run(args: Args, context: &Context) -> Outcome {
         socket: context.socket.clone(),
         replace: args.replace,
         detach_on_exit: args.detach_on_exit && !args.leave,
+        drain: args.drain,
     };
     daemon::run(options)?;
     Ok(OK)

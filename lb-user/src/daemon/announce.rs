@@ -95,11 +95,13 @@ impl Controller {
         });
     }
 
-    /// Takes every VIP off: nothing new comes here by way of them.
-    pub(super) fn withdraw_all(&mut self) {
-        if !self.announcer.ours.is_empty() {
+    /// Takes every VIP off, so that nothing new comes here by way of them; whether there was any.
+    pub(super) fn withdraw_all(&mut self) -> bool {
+        let any = !self.announcer.ours.is_empty();
+        if any {
             self.announce(&BTreeSet::new(), |_| "the daemon is ending".to_owned());
         }
+        any
     }
 
     fn announce(&mut self, present: &BTreeSet<IpAddr>, why_not: impl Fn(&IpAddr) -> String) {

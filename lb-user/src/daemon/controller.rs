@@ -123,7 +123,7 @@ impl Controller {
     }
 
     /// Ends: leaves the datapath forwarding, or takes it down when the command line said so.
-    pub fn end(mut self, _end: End) -> anyhow::Result<()> {
+    pub async fn end(mut self, _end: End) -> anyhow::Result<()> {
         if !self.options.detach_on_exit {
             self.stop_sampling();
         }
@@ -136,8 +136,14 @@ impl Controller {
             );
             return Ok(());
         }
+        if self.withdraw_all() {
+            let drain = self.options.drain;
+            let text = format!("ending; VIPs are withdrawn, the datapath is taken down in {drain:?}");
+            self.shared.events.record(Kind::Lifecycle, "daemon", text);
+            tokio::time::sleep(drain).await;
+        }
+        let events = &self.shared.events;
         events.record(Kind::Lifecycle, "daemon", "ending; detaching the datapath");
-        self.withdraw_all();
         drop(self.ledger);
         let detached = self.datapath.detach()?;
         tracing::info!(interfaces = ?detached.interfaces, maps = detached.maps, "detached");

@@ -25,7 +25,7 @@ mod sources;
 mod start;
 pub mod view;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 pub use handle::Command;
 pub use ledger::BringError;
@@ -40,6 +40,8 @@ pub struct Options {
     pub replace: bool,
     /// Take the datapath down at SIGTERM and SIGINT.
     pub detach_on_exit: bool,
+    /// How long VIPs are withdrawn before that.
+    pub drain: Duration,
 }
 
 /// Runs until SIGTERM or SIGINT.

@@ -113,7 +113,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         }
     };
     notify(&[NotifyState::Stopping]);
-    controller.end(end)
+    controller.end(end).await
 }
 
 fn check(config: &Config, overlay: &Overlay, base: &[ServiceSpec]) -> anyhow::Result<()> {

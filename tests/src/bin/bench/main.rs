@@ -1,6 +1,7 @@
 //! Measures Evenkeel beside a floor and a kernel-LRU balancer, in one run; started by `cargo xtask bench`.
 
 mod control;
+mod discovery;
 mod health;
 mod memory;
 mod packet;
@@ -23,7 +24,7 @@ struct Arguments {
     /// Rounds of each packet measurement; the median counts
     #[arg(long, default_value_t = 25)]
     rounds: usize,
-    /// Only packets, only the control plane, only the statistics of the spread, or only health checks
+    /// Only packets, only the control plane, only the statistics of the spread, only health checks, or only discovery
     #[arg(long, value_enum)]
     only: Option<Part>,
     /// The BPF object with the wrapper, the floor and the LRU balancer
@@ -40,6 +41,7 @@ enum Part {
     Control,
     Skew,
     Health,
+    Discovery,
 }
 
 fn main() -> Result<()> {
@@ -68,6 +70,9 @@ fn main() -> Result<()> {
     }
     if wanted(Part::Health) {
         health::run(&mut report)?;
+    }
+    if wanted(Part::Discovery) {
+        discovery::run(&mut report)?;
     }
     if let Some(path) = arguments.json {
         std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;

@@ -15,6 +15,35 @@ pub struct Report {
     /// `None` where it was not measured.
     pub skew: Option<SkewFigures>,
     pub health: Option<HealthFigures>,
+    pub discovery: Option<DiscoveryFigures>,
+}
+
+/// Of many endpoints from sources, in a daemon of its own.
+pub struct DiscoveryFigures {
+    pub endpoints: u32,
+    /// From the start of the process until all serve.
+    pub first_load_ms: f64,
+    pub rss_loaded_mb: f64,
+    pub rss_churned_mb: f64,
+    pub churn_per_second: u32,
+    /// CPU time of the daemon under churn, as a share of one core.
+    pub cpu_share: f64,
+    /// From a changed file until the map has it, under churn.
+    pub propagation_p50_ms: f64,
+    pub propagation_p99_ms: f64,
+    pub samples: usize,
+}
+
+impl DiscoveryFigures {
+    pub fn print(&self) {
+        let line = |name: &str, value: f64, unit: &str| println!("{name:<28} {value:>9.1} {unit}");
+        line("first_load", self.first_load_ms, "ms");
+        line("rss_loaded", self.rss_loaded_mb, "MB");
+        line("rss_churned", self.rss_churned_mb, "MB");
+        line("cpu_under_churn", 100.0 * self.cpu_share, "% of a core");
+        line("propagation_p50", self.propagation_p50_ms, "ms");
+        line("propagation_p99", self.propagation_p99_ms, "ms");
+    }
 }
 
 /// Of checks of many backends on one core, over a stretch of time.
@@ -101,12 +130,22 @@ impl Report {
                 "due": health.due, "done": health.done, "latest_ms": health.latest_ms,
             })
         });
+        let discovery = self.discovery.as_ref().map(|figures| {
+            json!({
+                "endpoints": figures.endpoints, "first_load_ms": figures.first_load_ms,
+                "rss_loaded_mb": figures.rss_loaded_mb, "rss_churned_mb": figures.rss_churned_mb,
+                "churn_per_second": figures.churn_per_second, "cpu_share": figures.cpu_share,
+                "propagation_p50_ms": figures.propagation_p50_ms, "propagation_p99_ms": figures.propagation_p99_ms,
+                "samples": figures.samples,
+            })
+        });
         let report = json!({
             "packet": packet,
             "control": self.control,
             "flow_table_bytes_per_flow": self.flow_table_bytes,
             "skew": skew,
             "health": health,
+            "discovery": discovery,
         });
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }
