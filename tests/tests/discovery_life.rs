@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use tests::{
     Proof,
     lab::{Config, Daemon, Lab, Place, Service, VIP4, eventually},
-    traffic::{Client, Kind, Servers},
+    traffic::{Client, Kind, LongLived, Servers},
 };
 
 const TO: SocketAddr = SocketAddr::new(VIP4, 80);
@@ -108,6 +108,17 @@ fn without_a_first_state_nothing_is_attached_and_nothing_is_ready() -> Proof {
         world.source().is_ok_and(|source| source["named"] == 0)
     })?;
     assert!(!world.is_attached()?);
+    // Killed while it waited, with its maps pinned and empty: the next one waits too.
+    world.daemon.kill()?;
+    world.daemon.launch()?;
+    eventually("it says what it waits for again", || {
+        world.daemon.json(&["status"]).is_ok_and(|status| {
+            status["not_ready"][0]
+                .as_str()
+                .is_some_and(|why| why.contains("web"))
+        })
+    })?;
+    assert!(!world.is_attached()?);
     world.name(&[0, 1])?;
     eventually("it is ready", || {
         world
@@ -180,4 +191,26 @@ fn an_empty_a_small_and_an_unreadable_answer_take_nothing_away() -> Proof {
     world.daemon.ok(&["discovery", "accept", "web"])?;
     eventually("accepted", || world.serving() == Some(1))?;
     Ok(world.reaches(1)?)
+}
+
+/// The disk was lost and the source is down, but the datapath forwards: what it forwards to is the last that is known.
+#[test]
+fn a_lost_disk_does_not_take_the_traffic_along() -> Proof {
+    let mut world = World::new(3)?;
+    world.name(&[0, 1])?;
+    world.start()?;
+    eventually("both serve", || world.serving() == Some(2))?;
+    let connections = LongLived::open(&Client::new(&world.lab), TO, 40)?;
+    fs::remove_file(&world.file)?;
+    world.daemon.kill()?;
+    fs::remove_dir_all(world.daemon.directory().join("state"))?;
+    world.start()?;
+    assert_eq!(world.serving(), Some(2));
+    world.reaches(2)?;
+    connections.check("the disk was lost")?;
+    assert_eq!(world.source()?["state"], "from-disk");
+    world.name(&[0, 1, 2])?;
+    eventually("the source rules again", || world.serving() == Some(3))?;
+    connections.check("the source came back")?;
+    Ok(())
 }

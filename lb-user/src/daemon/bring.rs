@@ -188,7 +188,10 @@ impl Controller {
     /// The change is in the datapath and on disk.
     fn accept(&mut self, trigger: Trigger, text: String, names: &BTreeSet<String>, steps: usize) -> Done {
         self.note_outcome(&Ok(steps), "datapath");
-        self.troubles.remove("state");
+        if trigger != Trigger::Discovery {
+            // It was written, whatever was the matter before.
+            self.troubles.remove("state");
+        }
         self.publish(Some(names));
         let kind = match trigger {
             Trigger::Reload => Kind::Config,

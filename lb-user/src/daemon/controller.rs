@@ -65,6 +65,8 @@ pub struct Controller {
     pub(super) changes: mpsc::Receiver<Change>,
     /// Whether traffic was let in.
     pub(super) live: bool,
+    /// Whether the datapath was found forwarding.
+    pub(super) forwarded: bool,
     pub(super) announcer: Announcer,
     pub(super) seed_clock: SeedClock,
     pub(super) shared: Arc<Shared>,

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::mpsc, task::block_in_place};
 
-use super::{bring::Changed, controller::Controller};
+use super::{bring::Changed, controller::Controller, start::Forwarding};
 use crate::{
     config::ServiceSpec,
     events::Kind,
@@ -18,7 +18,7 @@ use crate::{
     },
     maps::Scope,
     metrics::Trigger,
-    state::{desired::BackendState, fitness::ServiceFitness},
+    state::fitness::ServiceFitness,
 };
 
 /// Results that are brought into the datapath together.
@@ -217,7 +217,7 @@ impl Controller {
     }
 
     /// Judges all services at the start; what the maps forward to already is up until checks say otherwise.
-    pub(super) fn judge_at_start(&mut self, serving: &BTreeSet<(String, IpAddr)>) {
+    pub(super) fn judge_at_start(&mut self, forwarding: &Forwarding) {
         let now = Instant::now();
         let names: Vec<String> = self.ledger.effective.services.keys().cloned().collect();
         for name in &names {
@@ -227,8 +227,10 @@ impl Controller {
                 .services
                 .get(name)
                 .map(|service| &service.spec);
-            self.checks
-                .adopt(name, spec, |address| serving.contains(&(name.clone(), address)));
+            let serving = spec.and_then(|spec| forwarding.get(&spec.key()));
+            self.checks.adopt(name, spec, |address| {
+                serving.is_some_and(|backends| backends.contains_key(&address))
+            });
             let fitness = self.checks.fitness(name, spec, now);
             self.ledger.fitness.set(name, fitness);
         }
@@ -358,26 +360,5 @@ impl Controller {
         waiting
             .map(|(name, _)| format!("no backend of service {name} has passed a check yet"))
             .collect()
-    }
-
-    /// What the maps hand flows to, by name of the service.
-    pub(super) fn serving_in_maps(&self) -> BTreeSet<(String, IpAddr)> {
-        let Ok(observed) = crate::maps::MapReader::observe(&self.ledger.maps, &Scope::All) else {
-            return BTreeSet::new();
-        };
-        let names: BTreeMap<u32, &String> = self
-            .ledger
-            .effective
-            .services
-            .iter()
-            .filter_map(|(name, service)| Some((observed.services.get(&service.spec.key())?.id, name)))
-            .collect();
-        let serving = observed.backends.values().filter_map(|entry| {
-            let is_serving = entry.state == BackendState::Serving.in_map();
-            let address = crate::state::desired::address_from(&entry.address, entry.family);
-            let name = names.get(&entry.service)?;
-            is_serving.then(|| ((*name).clone(), address))
-        });
-        serving.collect()
     }
 }

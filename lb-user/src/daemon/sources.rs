@@ -14,6 +14,7 @@ use super::{
     bring::{Proposal, unix_now},
     controller::Controller,
     edits::with_sources,
+    start::Forwarding,
     view::SourceView,
 };
 use crate::{
@@ -24,8 +25,9 @@ use crate::{
     },
     config::{Config, ServiceSpec},
     discovery::{
-        Report,
+        Endpoint, Report,
         admission::{Admission, backend, fit_weights},
+        endpoint::MAX_WEIGHT,
         guard::Why,
         registry::{Followed, Heard, Registry, SavedSources},
     },
@@ -53,6 +55,8 @@ pub(super) struct Sources {
     pub not_admitted: BTreeMap<String, BTreeMap<IpAddr, String>>,
     /// Services whose backends are believed and not in the datapath.
     owed: BTreeSet<String>,
+    /// Something was heard that is not shown yet.
+    unshown: bool,
     /// Held endpoints that somebody was told of.
     told: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<IpAddr>>,
 }
@@ -67,6 +71,7 @@ impl Sources {
             directory: config.state.directory.join("discovered"),
             not_admitted: BTreeMap::new(),
             owed: BTreeSet::new(),
+            unshown: false,
             told: BTreeMap::new(),
         };
         let notes = sources.configure(&config.services);
@@ -130,6 +135,35 @@ impl Sources {
         spec
     }
 
+    /// What the maps forward to stands in for a state that is nowhere: a lost disk must not take traffic along.
+    pub fn recover(&mut self, services: &[ServiceSpec], found: &Forwarding) -> Vec<String> {
+        let mut notes = Vec::new();
+        for spec in services {
+            let Some(backends) = found.get(&spec.key()) else {
+                continue;
+            };
+            let is_in_file = |address: &IpAddr| {
+                let mut backends = spec.backends.iter();
+                backends.any(|backend| backend.address.to_canonical() == *address)
+            };
+            let endpoints = backends.iter().filter(|(address, _)| !is_in_file(address));
+            let endpoints: Vec<Endpoint> = endpoints
+                .map(|(address, slots)| Endpoint {
+                    weight: (*slots).clamp(1, MAX_WEIGHT),
+                    ..Endpoint::new(*address)
+                })
+                .collect();
+            if !endpoints.is_empty() && self.registry.recover(&spec.name, endpoints) {
+                notes.push(format!(
+                    "service {}: no state is on disk, so it goes on with the backends that the datapath has",
+                    spec.name
+                ));
+            }
+        }
+        self.base = self.inject(services);
+        notes
+    }
+
     /// Takes the believed backends of these services over into the base.
     fn rebase(&mut self, services: &[ServiceSpec], names: &BTreeSet<String>) {
         for index in 0..self.base.len() {
@@ -170,11 +204,16 @@ impl Sources {
             _ => Durable::Later,
         };
         for name in names {
-            let store = Store::<SavedSources>::new(self.directory.join(name));
+            let store = store(&self.directory, name);
             store.save(&self.registry.to_save(name), unix_now(), durable)?;
         }
         Ok(())
     }
+}
+
+/// A directory a service; no name of a service is one that means something to the file system.
+fn store(directory: &Path, service: &str) -> Store<SavedSources> {
+    Store::new(directory.join(format!("{service}.service")))
 }
 
 fn load<'a>(
@@ -182,19 +221,16 @@ fn load<'a>(
     services: impl Iterator<Item = &'a ServiceSpec>,
     notes: &mut Vec<String>,
 ) -> BTreeMap<String, (u64, SavedSources)> {
-    let loaded =
-        services.filter_map(
-            |spec| match Store::<SavedSources>::new(directory.join(&spec.name)).load() {
-                Ok(loaded) => {
-                    notes.extend(loaded.notes);
-                    Some((spec.name.clone(), (loaded.saved_at?, loaded.state?)))
-                }
-                Err(error) => {
-                    notes.push(with_sources(&error));
-                    None
-                }
-            },
-        );
+    let loaded = services.filter_map(|spec| match store(directory, &spec.name).load() {
+        Ok(loaded) => {
+            notes.extend(loaded.notes);
+            Some((spec.name.clone(), (loaded.saved_at?, loaded.state?)))
+        }
+        Err(error) => {
+            notes.push(with_sources(&error));
+            None
+        }
+    });
     loaded.collect()
 }
 
@@ -238,9 +274,15 @@ impl Controller {
         if !changed.is_empty() {
             self.follow_sources(changed, since).await;
         }
+        self.sources.unshown = true;
         if self.tell_holds() || news {
-            self.publish(Some(&BTreeSet::new()));
+            self.show_sources();
         }
+    }
+
+    fn show_sources(&mut self) {
+        self.sources.unshown = false;
+        self.publish(Some(&BTreeSet::new()));
     }
 
     /// What time or checks let go by now, and what could not be brought about before.
@@ -254,8 +296,8 @@ impl Controller {
         if !names.is_empty() {
             self.follow_sources(names, Instant::now()).await;
         }
-        if self.tell_holds() {
-            self.publish(Some(&BTreeSet::new()));
+        if self.tell_holds() || self.sources.unshown {
+            self.show_sources();
         }
     }
 

@@ -2,11 +2,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
+use lb_common::{
+    backend,
+    ids::BackendRef,
+    service::{Service, ServiceKey},
+};
 use sd_notify::NotifyState;
 use tokio::{sync::mpsc, task::block_in_place};
 
@@ -34,17 +40,17 @@ use crate::{
     config::{self, Config, Listen, ServiceSpec, validate},
     discovery::{Report, registry::Registry},
     events::Kind,
-    maps::{PinnedMaps, Scope},
+    maps::{MapError, MapReader, PinnedMaps, Scope},
     metrics::{self, Metrics, RotationCause, Trigger},
     net::{Resolver, settle},
     program::{AttachOptions, Datapath, LoadOptions, WantedCapacity, XdpMode},
     seeds,
     state::{
-        desired::Sampling,
+        desired::{Sampling, address_from},
         last_known_good::{Durable, Store},
         overlay::Overlay,
     },
-    watch::Watch,
+    watch::{Watch, published::owned},
 };
 
 /// Reports of sources that may wait for the controller.
@@ -96,8 +102,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         sources,
         reports,
     };
-    let mut controller = Controller::new(options, saved_state, datapath, maps, shared, commands)?;
-    let started = match controller.first_state(secret.as_deref(), to_save).await {
+    let (mut controller, forwarding) =
+        Controller::new(options, saved_state, datapath, maps, shared, commands)?;
+    let started = match controller
+        .first_state(secret.as_deref(), to_save, &forwarding)
+        .await
+    {
         Ok(()) => controller.go_live(),
         Err(error) => Err(error),
     };
@@ -206,16 +216,23 @@ impl Controller {
         maps: PinnedMaps,
         shared: Arc<Shared>,
         commands: mpsc::Sender<Command>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, Forwarding)> {
         // The task ends with the runtime.
         let _log = datapath.forward_log()?;
         let SavedState {
             config,
             overlay,
             store,
-            sources,
+            mut sources,
             reports,
         } = saved;
+        let mut forwarding = BTreeMap::new();
+        if datapath.adopted() {
+            forwarding = forwarding_to(&maps).context("cannot read what the datapath forwards to")?;
+            for note in sources.recover(&config.services, &forwarding) {
+                shared.events.record(Kind::Degraded, "sources", note);
+            }
+        }
         let (tell, changes) = mpsc::channel(REPORTS);
         let checks = Checks::start(tell);
         // One start makes one checker.
@@ -244,7 +261,7 @@ impl Controller {
             );
         }
         let not_ready = shared.view().not_ready.clone();
-        Ok(Self {
+        let controller = Self {
             options,
             config,
             ledger,
@@ -254,6 +271,7 @@ impl Controller {
             sources,
             reports,
             live: false,
+            forwarded: forwarding.values().any(|backends| !backends.is_empty()),
             checks,
             changes,
             announcer: Announcer::new(Store::new(&config_state)),
@@ -262,22 +280,24 @@ impl Controller {
             commands,
             not_ready,
             troubles,
-        })
+        };
+        Ok((controller, forwarding))
     }
 
     /// Brings the first state into the maps, before anything is attached.
-    async fn first_state(&mut self, secret: Option<&[u8]>, to_save: bool) -> anyhow::Result<()> {
+    async fn first_state(
+        &mut self,
+        secret: Option<&[u8]>,
+        to_save: bool,
+        forwarding: &Forwarding,
+    ) -> anyhow::Result<()> {
         let wanted = self.ledger.addresses();
         self.resolver.want(wanted.clone());
         settle(&mut self.answers, &wanted, SETTLE).await;
         let answers = self.answers.borrow_and_update().clone();
         block_in_place(|| {
             self.ledger.adopt(answers)?;
-            let serving = match self.datapath.adopted() {
-                true => self.serving_in_maps(),
-                false => BTreeSet::new(),
-            };
-            self.judge_at_start(&serving);
+            self.judge_at_start(forwarding);
             self.fill_seeds(secret, RotationCause::Start)?;
             self.bring_about(&Scope::All, Trigger::Start)?;
             self.look_at_seeds();
@@ -291,13 +311,13 @@ impl Controller {
     }
 
     /// Lets traffic in once there is something to serve by: never before every service has had a first state. A datapath
-    /// that was there already has been forwarding all along, and goes on.
+    /// that has been forwarding all along goes on.
     pub(super) fn go_live(&mut self) -> anyhow::Result<()> {
         let mut missing = self.services_without_state();
         if missing.is_empty() {
             missing = self.services_without_check();
         }
-        if !missing.is_empty() && !self.datapath.adopted() {
+        if !missing.is_empty() && !self.forwarded {
             if missing != self.not_ready {
                 notify(&[NotifyState::Status(&format!("waiting: {}", missing.join("; ")))]);
                 for reason in missing.iter().filter(|reason| !self.not_ready.contains(reason)) {
@@ -366,6 +386,32 @@ impl Controller {
             );
         }
     }
+}
+
+/// Backends that take new flows, by service, with the slots that they own.
+pub(super) type Forwarding = BTreeMap<ServiceKey, BTreeMap<IpAddr, u32>>;
+
+fn forwarding_to(maps: &PinnedMaps) -> Result<Forwarding, MapError> {
+    let observed = maps.observe(&Scope::All)?;
+    let of = |service: &Service| {
+        let slots = observed
+            .slots
+            .get(&service.id)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let owned = owned(slots);
+        let backends = observed.backends.iter().filter_map(|(id, entry)| {
+            let owned = owned.get(&BackendRef::new(*id, entry.generation))?;
+            let serves = entry.service == service.id && entry.state == backend::state::SERVING;
+            serves.then(|| (address_from(&entry.address, entry.family), *owned))
+        });
+        backends.collect()
+    };
+    Ok(observed
+        .services
+        .iter()
+        .map(|(key, service)| (*key, of(service)))
+        .collect())
 }
 
 fn notify(state: &[NotifyState<'_>]) {

@@ -284,6 +284,20 @@ impl Registry {
         )
     }
 
+    /// Endpoints to go on with for a service that has no state from anywhere, until its sources speak; whether it had none.
+    pub fn recover(&mut self, service: &str, endpoints: Vec<Endpoint>) -> bool {
+        let Some(sources) = self.services.get_mut(service) else {
+            return false;
+        };
+        if sources.values().any(|followed| followed.guard.is_loaded()) {
+            return false;
+        }
+        if let Some(first) = sources.values_mut().next() {
+            first.guard = Guard::from_disk(first.spec.guard, endpoints);
+        }
+        true
+    }
+
     /// What is to be kept of a service.
     pub fn to_save(&self, service: &str) -> SavedSources {
         let sources = self.services.get(service).into_iter().flatten();
