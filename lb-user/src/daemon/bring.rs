@@ -56,8 +56,9 @@ impl Controller {
             let mut wanted = self.ledger.addresses();
             wanted.extend(&new);
             self.resolver.want(wanted);
-            // Sources speak often, and nobody waits for an answer: their backends follow when they can be reached.
-            if proposal.trigger != Trigger::Discovery {
+            // Sources speak often, and nobody waits for an answer: their backends follow when they can be reached. But
+            // what takes the place of others must be reachable when those go, or there is nobody to serve.
+            if proposal.trigger != Trigger::Discovery || self.removes_backends(&changed) {
                 // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
                 settle(&mut self.answers.clone(), &new, SETTLE).await;
             }

@@ -32,7 +32,12 @@ pub struct BrokenDns {
 
 impl BrokenDns {
     pub fn start(fault: Fault) -> Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), fault)
+    }
+
+    /// In the place of a server that was there.
+    pub fn at(address: SocketAddr, fault: Fault) -> Result<Self> {
+        let socket = UdpSocket::bind(address)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let address = socket.local_addr()?;
         let over = Arc::new(AtomicBool::new(false));

@@ -58,11 +58,18 @@ impl Dnsmasq {
         }
     }
 
+    /// Loses all its addresses and comes back with these.
+    pub fn restart_with(&mut self, hosts: &str) -> Result<()> {
+        self.kill()?;
+        fs::write(self.hosts(), hosts)?;
+        self.restart()
+    }
+
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         let child = Command::new("dnsmasq")
             .args([
-                "--no-daemon",
+                "--keep-in-foreground",
                 "--conf-file=/dev/null",
                 "--no-resolv",
                 "--no-hosts",

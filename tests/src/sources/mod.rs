@@ -8,7 +8,10 @@ pub mod etcd;
 mod followed;
 pub mod kubernetes;
 mod port;
+pub mod scene;
+pub mod scripted;
 pub mod site;
 mod wire;
 
 pub use followed::Followed;
+pub use scene::{Scene, Traffic};

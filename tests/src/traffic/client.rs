@@ -145,7 +145,8 @@ fn connect(to: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn ask_tcp(to: SocketAddr) -> Result<String> {
+/// The name of the backend that answers a connection from the calling thread's namespace.
+pub fn ask_tcp(to: SocketAddr) -> Result<String> {
     line(&connect(to)?, "who")
 }
 

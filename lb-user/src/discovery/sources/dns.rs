@@ -190,11 +190,12 @@ impl Source for DnsSource {
 
     async fn follow(&mut self, sink: &mut Sink) -> Result<Infallible, SourceError> {
         let name = self.name()?;
-        // Made anew after each failure: /etc/resolv.conf may have changed.
-        let resolver = self.resolver()?;
         let types = if self.record == Record::Both { 2 } else { 1 };
         loop {
             let began = Instant::now();
+            // Made anew each time: /etc/resolv.conf may have changed, and a TCP connection that is kept open may go on
+            // telling the past. dnsmasq answers each from a process of its own that never reads its files again.
+            let resolver = self.resolver()?;
             let round = self.round(&resolver, &name, sink.most()).await?;
             let revision = round.revision(types);
             let lives = round.lives;
