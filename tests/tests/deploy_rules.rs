@@ -77,33 +77,57 @@ fn the_tests_of_the_rules_notice_a_changed_rule() -> Proof {
     let directory = tempfile::tempdir()?;
     let copy = |file: &str| directory.path().join(file);
     let rules = fs::read_to_string(deploy("prometheus/evenkeel.rules.yml"))?;
-    fs::copy(
-        deploy("prometheus/evenkeel.rules.test.yml"),
-        copy("evenkeel.rules.test.yml"),
-    )?;
+    let tests = fs::read_to_string(deploy("prometheus/evenkeel.rules.test.yml"))?;
     for (from, to) in [
         ("> 0.9", "> 0.99"),
         (">= 3", ">= 2"),
         ("for: 15s", "for: 15m"),
         ("firing|healing", "firing"),
+        ("> 120", "> 90"),
+        ("discovery_loaded == 1", "discovery_loaded >= 0"),
+        ("(evenkeel_guard_held) > 0", "(evenkeel_guard_held) > 7"),
+        ("health_panic) == 1", "health_panic) == 2"),
+        ("> 0.2", "> 0.1"),
+        ("vip_announced) == 0", "vip_announced) >= 0"),
     ] {
         assert!(rules.contains(from), "{from}");
         fs::write(copy("evenkeel.rules.yml"), rules.replace(from, to))?;
+        fs::write(copy("evenkeel.rules.test.yml"), cases_of(&tests, &rules, from))?;
         let run = Command::new("promtool")
             .args(["test", "rules"])
             .arg(copy("evenkeel.rules.test.yml"))
             .output()?;
         assert!(!run.status.success(), "{from} became {to} and no test failed");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(said.contains("FAILED"), "{from} became {to}: {said}");
     }
     Ok(())
+}
+
+/// The tests of the rules in which a text stands; each takes promtool a part of a second.
+fn cases_of(tests: &str, rules: &str, text: &str) -> String {
+    const CASE: &str = "\n  - interval:";
+    let concerned: Vec<&str> = rules
+        .split("- alert:")
+        .skip(1)
+        .filter(|rule| rule.contains(text))
+        .map(|rule| rule.lines().next().unwrap_or_default().trim())
+        .collect();
+    let mut parts = tests.split(CASE);
+    let head = parts.next().unwrap_or_default().to_owned();
+    let cases = parts.filter(|case| {
+        let mut names = values(case, "alertname:");
+        names.any(|name| concerned.contains(&name))
+    });
+    cases.fold(head, |all, case| all + CASE + case)
 }
 
 #[test]
 fn rules_and_dashboard_ask_for_metrics_that_the_daemon_has() -> Proof {
     let lab = Lab::new(&[Place::Front, Place::Front])?;
     let _servers = Servers::start(&lab, 80)?;
-    let service = Service::new("web", "tcp", VIP4, 80).backends(&lab.backends);
-    let daemon = Daemon::start(&lab.balancer, Config::new([service]))?;
+    let directory = tempfile::tempdir()?;
+    let daemon = Daemon::start(&lab.balancer, with_everything(&lab, directory.path())?)?;
     let client = Client::new(&lab);
     // Sizes are there once flows were counted after the first check.
     let metrics: Metrics = within(
@@ -128,6 +152,24 @@ fn rules_and_dashboard_ask_for_metrics_that_the_daemon_has() -> Proof {
         }
     }
     Ok(())
+}
+
+/// A service with a source, checks and an announced VIP, so that every series is there.
+fn with_everything(lab: &Lab, directory: &Path) -> Result<Config> {
+    let file = directory.join("backends.json");
+    let named = lab
+        .backends
+        .iter()
+        .map(|backend| serde_json::json!({ "address": backend.address(false) }));
+    let named = serde_json::json!({ "endpoints": named.collect::<Vec<_>>() });
+    fs::write(&file, named.to_string())?;
+    // Nothing answers there; one check that fails takes no backend down.
+    let health = "[service.health]\ntype = \"tcp\"\nport = 9\ninterval = \"1h\"\ninitial = \"up\"";
+    let service = Service::new("web", "tcp", VIP4, 80)
+        .line("announce = \"address\"")
+        .line(&format!("[[service.source]]\ntype = \"file\"\npath = {file:?}"))
+        .line(health);
+    Ok(Config::new([service]))
 }
 
 /// A metric and the label values that are asked for by name, alternatives apart.
@@ -287,6 +329,10 @@ fn the_dashboard_shows_what_the_product_is_about() -> Proof {
         "verdicts_total",
         "flow_table_used",
         "map_capacity",
+        "discovery_stale_seconds",
+        "guard_held",
+        "health_backends",
+        "vip_announced",
     ] {
         assert!(asked.contains(&format!("evenkeel_{metric}{{")), "{metric}");
     }

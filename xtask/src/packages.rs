@@ -42,14 +42,19 @@ pub fn to_demonstrate() -> Vec<Package> {
 pub fn to_test() -> Vec<Package> {
     let mut all = to_demonstrate();
     all.extend([
-        package("util-linux", "enters namespaces (nsenter)"),
+        package(
+            "util-linux",
+            "enters namespaces (nsenter), and runs the daemon with few capabilities (setpriv)",
+        ),
         package("bpftool", "looks at loaded programs and maps from outside"),
         package("nginx-light", "real web servers behind the balancer"),
         package("curl", "a real client"),
+        package("bird2", "a real routing daemon that VIPs are announced by"),
         package("dnsmasq-base", "a real DNS server as a source of backends"),
         package("etcd-server", "a real etcd as a source of backends"),
         package("netcat-openbsd", "a real client of raw TCP and UDP"),
         package("openssl", "makes the certificates of servers in tests"),
+        package("systemd", "checks the unit that is shipped (systemd-analyze)"),
         package("tcpdump", "captures for failing tests"),
         package(
             "prometheus",

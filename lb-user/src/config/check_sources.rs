@@ -6,7 +6,7 @@ use super::{problem::Problem, spec::ServiceSpec};
 use crate::{
     config::Place,
     discovery::{SourceKind, SourceSpec},
-    health::{Check, HealthSpec, OnPanic},
+    health::{Check, HealthSpec, OnPanic, Via},
 };
 
 /// Most endpoints of a source: every backend there can be.
@@ -184,6 +184,12 @@ fn check_health(health: &HealthSpec, service: &ServiceSpec) -> Vec<Said> {
             "add port = …",
         ));
     }
+    if health.via == Via::Vip {
+        said.push((
+            "via = \"vip\" is not there yet: checks go to the backend's own address".to_owned(),
+            "leave via out, and let the backend answer checks at its own address",
+        ));
+    }
     if health.on_panic == OnPanic::Withdraw && service.announce.is_none() {
         said.push((
             "on_panic = \"withdraw\" has nothing to withdraw".to_owned(),
@@ -280,6 +286,7 @@ mod tests {
             (health("panic_threshold = 7.0\n"), "panic_threshold"),
             (health("on_panic = \"withdraw\"\n"), "announce"),
             (health("port = 0\n"), "port 0"),
+            (health("via = \"vip\"\n"), "via = \"vip\" is not there yet"),
             (
                 said("[service.health]\ntype = \"http\"\npath = \"health\"\n"),
                 "path",

@@ -12,6 +12,7 @@ mod heal;
 mod health;
 pub mod host;
 mod ledger;
+mod limits;
 pub mod logging;
 mod next_hops;
 mod publish;
@@ -46,6 +47,7 @@ pub struct Options {
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(options: Options) -> anyhow::Result<()> {
+    limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async { tokio::spawn(start::run(options)).await });
     // Connections that are still open do not keep the process.

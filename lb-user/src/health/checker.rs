@@ -1,7 +1,7 @@
 //! Checks every backend that is wanted, each at its own times, and tells what changed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -84,11 +84,30 @@ impl Health {
     }
 }
 
+/// What became of a service's checks: totals that never fall while the service has backends that are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub passed: u64,
+    pub failed: u64,
+    /// Checks that could not be made for a reason on this host.
+    pub unable: u64,
+}
+
+impl Totals {
+    fn add(&mut self, health: &Health) {
+        self.passed += health.passed;
+        self.failed += health.failed;
+        self.unable += health.unable;
+    }
+}
+
 /// All checks of the daemon: one task a backend, which makes one check after another. Dropping it ends them.
 pub struct Checker {
     results: mpsc::Sender<Change>,
     pace: Arc<PaceMeter>,
     watched: Mutex<BTreeMap<Key, Watched>>,
+    /// By service: checks of backends that are no longer checked, or that began anew. Locked after `watched`.
+    ended: Mutex<BTreeMap<Arc<str>, Totals>>,
 }
 
 struct Watched {
@@ -112,6 +131,7 @@ impl Checker {
             results,
             pace: Arc::default(),
             watched: Mutex::default(),
+            ended: Mutex::default(),
         }
     }
 
@@ -136,6 +156,9 @@ impl Checker {
             let next = match old {
                 Some(old) if old.serves(&wanted) => old,
                 old => {
+                    if let Some(old) = &old {
+                        self.keep_totals(&key, old);
+                    }
                     let prober = match &prober {
                         Some((spec, prober)) if same(spec, &wanted.spec) => Arc::clone(prober),
                         _ => Arc::new(Prober::new(&wanted.spec.check)),
@@ -147,6 +170,11 @@ impl Checker {
             prober = Some((Arc::clone(&next.wanted.spec), Arc::clone(&next.prober)));
             watched.insert(key, next);
         }
+        for (key, old) in &before {
+            self.keep_totals(key, old);
+        }
+        let services: BTreeSet<&Arc<str>> = watched.keys().map(|(service, _)| service).collect();
+        self.ended().retain(|service, _| services.contains(service));
     }
 
     /// What is known of each backend that is checked.
@@ -156,6 +184,19 @@ impl Checker {
             .iter()
             .map(|(key, watched)| (key.clone(), watched.entry.health()));
         known.collect()
+    }
+
+    /// What became of the checks of each service.
+    pub fn totals(&self) -> BTreeMap<Arc<str>, Totals> {
+        let watched = self.watched();
+        let mut totals = self.ended().clone();
+        for ((service, _), watched) in watched.iter() {
+            totals
+                .entry(Arc::clone(service))
+                .or_default()
+                .add(&watched.entry.health());
+        }
+        totals
     }
 
     /// Whether checks keep to their schedule.
@@ -194,6 +235,18 @@ impl Checker {
             entry,
             task,
         }
+    }
+
+    /// Counts what ends on with its service, so that totals do not fall.
+    fn keep_totals(&self, (service, _): &Key, old: &Watched) {
+        self.ended()
+            .entry(Arc::clone(service))
+            .or_default()
+            .add(&old.entry.health());
+    }
+
+    fn ended(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Totals>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn watched(&self) -> MutexGuard<'_, BTreeMap<Key, Watched>> {
@@ -293,5 +346,30 @@ mod tests {
         assert_eq!(probers(&checker), [first[0]; 3]);
         let standings = checker.snapshot().into_values().map(|health| health.standing);
         assert!(standings.eq([Standing::Up; 3]));
+    }
+
+    #[tokio::test]
+    async fn totals_of_a_service_do_not_fall_when_a_backend_leaves() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (results, mut changes) = mpsc::channel(8);
+        let checker = Checker::start(results);
+        let wanted = |number: u8| {
+            let wanted = Wanted {
+                spec: Arc::new(spec("type = \"tcp\"\ninterval = \"1h\"")),
+                target: listener.local_addr().unwrap(),
+                starts_up: true,
+            };
+            ((Arc::from("web"), [192, 0, 2, number].into()), wanted)
+        };
+        let passed = |checker: &Checker| checker.totals().get("web").map(|totals| totals.passed);
+        checker.want([wanted(1), wanted(2)].into());
+        for _ in 0..2 {
+            changes.recv().await.unwrap();
+        }
+        assert_eq!(passed(&checker), Some(2));
+        checker.want([wanted(1)].into());
+        assert_eq!(passed(&checker), Some(2));
+        checker.want(BTreeMap::new());
+        assert_eq!(passed(&checker), None);
     }
 }

@@ -10,7 +10,7 @@ mod schedule;
 pub mod spec;
 pub mod tracker;
 
-pub use checker::{Change, Checker, Health, Key, Pace, Wanted};
+pub use checker::{Change, Checker, Health, Key, Pace, Totals, Wanted};
 pub use panic::{Counts, Mode, PanicGauge};
 pub use spec::{Check, HealthSpec, Initial, OnPanic, Request, Via};
 pub use tracker::Standing;

@@ -9,7 +9,7 @@ use prometheus::{core::Desc, proto::MetricFamily};
 use super::{
     discovery,
     families::{FAMILIES, Scrape},
-    process, skew,
+    health, process, skew,
 };
 use crate::{
     daemon::{
@@ -54,6 +54,7 @@ impl prometheus::core::Collector for Collector {
         maps(&self.shared, &view, &mut scrape);
         daemon(&self.shared, &view, &mut scrape);
         discovery::collect(&view, &mut scrape);
+        health::collect(&self.shared, &view, &mut scrape);
         skew::collect(&self.shared, &mut scrape);
         process::collect(&mut scrape);
         scrape.into_families()

@@ -135,6 +135,22 @@ pub(super) const FAMILIES: &[Family] = &[
         "Endpoints that the source took away and that stay for the time being.",
     ),
     gauge(
+        "health_backends",
+        "Backends that are checked, by what their checks say.",
+    ),
+    gauge(
+        "health_panic",
+        "1 while the service's checks are not believed, since too few of its backends pass.",
+    ),
+    counter(
+        "health_checks_total",
+        "Checks of the service's backends by result; unable: not made for a reason on this host.",
+    ),
+    gauge(
+        "health_lateness_seconds",
+        "Longest time from when a check was due to its start, since the daemon started.",
+    ),
+    gauge(
         "vip_announced",
         "1 while the VIP is an address of this host; 0 while it should be and its services cannot serve.",
     ),

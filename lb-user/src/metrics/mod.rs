@@ -4,6 +4,7 @@ mod backends;
 mod collector;
 mod discovery;
 mod families;
+mod health;
 mod process;
 mod recorder;
 mod server;

@@ -10,9 +10,10 @@ use crate::{
     counters::Counters,
     daemon::{
         shared::Shared,
-        view::{BackendView, SeedView, ServiceView, View},
+        view::{BackendView, HealthView, SeedView, ServiceView, View},
     },
     events::Kind,
+    health::{Checker, HealthSpec, OnPanic, Wanted},
     state::{
         desired::{BackendState, Mode, Protocol},
         observed::Capacity,
@@ -152,6 +153,63 @@ fn too_many_backends_are_summed_up_by_service() {
         lines(&text, "evenkeel_metrics_folded_backends"),
         ["evenkeel_metrics_folded_backends 0"]
     );
+}
+
+#[tokio::test]
+async fn checks_are_counted_by_service() {
+    // Closed again at once, so that a connection to it is refused.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let health: HealthSpec = toml::from_str("type = \"tcp\"\ninterval = \"1h\"").unwrap();
+    let mut checked = view(3);
+    let service = Arc::make_mut(checked.services.get_mut("web").unwrap());
+    service.spec.health = Some(health.clone());
+    for (backend, passes) in service.backends.values_mut().zip([Some(true), Some(false), None]) {
+        backend.health = Some(HealthView { passes, reason: None });
+    }
+    checked.panics.insert("web".to_owned(), OnPanic::Serve);
+    let shared = shared(3);
+    shared.publish(checked);
+    let (results, mut changes) = tokio::sync::mpsc::channel(1);
+    let checker = Arc::new(Checker::start(results));
+    assert!(shared.checker.set(Arc::clone(&checker)).is_ok());
+    let wanted = Wanted {
+        spec: Arc::new(health),
+        target: closed,
+        starts_up: false,
+    };
+    checker.want([((Arc::from("web"), closed.ip()), wanted)].into());
+    changes.recv().await.unwrap();
+    let text = scrape(&shared, 100);
+    assert_eq!(
+        lines(&text, "evenkeel_health_backends"),
+        [
+            "evenkeel_health_backends{service=\"web\",state=\"down\"} 1",
+            "evenkeel_health_backends{service=\"web\",state=\"unchecked\"} 1",
+            "evenkeel_health_backends{service=\"web\",state=\"up\"} 1"
+        ]
+    );
+    assert_eq!(
+        lines(&text, "evenkeel_health_checks_total"),
+        [
+            "evenkeel_health_checks_total{service=\"web\",result=\"failed\"} 1",
+            "evenkeel_health_checks_total{service=\"web\",result=\"passed\"} 0",
+            "evenkeel_health_checks_total{service=\"web\",result=\"unable\"} 0"
+        ]
+    );
+    assert_eq!(
+        lines(&text, "evenkeel_health_panic"),
+        ["evenkeel_health_panic{service=\"web\"} 1"]
+    );
+    assert_eq!(lines(&text, "evenkeel_health_lateness_seconds ").len(), 1);
+}
+
+#[test]
+fn what_is_not_checked_has_no_series_of_checks() {
+    let text = scrape(&shared(2), 100);
+    assert!(lines(&text, "evenkeel_health_").is_empty());
 }
 
 #[test]
