@@ -1,7 +1,7 @@
 //! Promise: a backend that does not answer gets no flows, one that does keeps them, and checks that find everything dead are
 //! not believed; a VIP is announced only while it can be served.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde_json::Value;
@@ -101,7 +101,7 @@ impl World {
         let Ok(links) = serde_json::from_slice::<Value>(&output.stdout) else {
             return false;
         };
-        let vip = IpAddr::from(VIP4).to_string();
+        let vip = VIP4.to_string();
         links[0]["addr_info"]
             .as_array()
             .is_some_and(|addresses| addresses.iter().any(|address| address["local"] == vip.as_str()))

@@ -11,6 +11,7 @@ interfaces = ["eth0", "eth1"]
 xdp_mode = "native"
 replace = true
 pin_directory = "/sys/fs/bpf/lb"
+announce_interface = "dummy0"
 max_flows = 2000000
 max_services = 10
 max_backends = 100
