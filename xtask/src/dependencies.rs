@@ -14,7 +14,14 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 #[derive(Deserialize)]
 struct Policy {
+    graph: Graph,
     licenses: Licences,
+}
+
+/// What the product is built for; crates of other systems are never part of it.
+#[derive(Deserialize)]
+struct Graph {
+    targets: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -40,8 +47,12 @@ pub fn check() -> Result<()> {
     let policy = fs::read_to_string(root.join(".deny.toml")).context("cannot read .deny.toml")?;
     let policy: Policy = toml::from_str(&policy).context(".deny.toml cannot be understood")?;
     let mut cargo = run::cargo("metadata");
-    let metadata = run::output(cargo.args(["--format-version", "1", "--locked"]))
-        .context("`cargo metadata --locked` fails: is Cargo.lock up to date?")?;
+    cargo.args(["--format-version", "1", "--locked"]);
+    for target in &policy.graph.targets {
+        cargo.args(["--filter-platform", target]);
+    }
+    let metadata =
+        run::output(&mut cargo).context("`cargo metadata --locked` fails: is Cargo.lock up to date?")?;
     let metadata: Metadata = serde_json::from_str(&metadata).context("cargo metadata printed no metadata")?;
     let complaints: Vec<_> = metadata
         .packages
