@@ -4,13 +4,14 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr},
     path::Path,
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    lab::{Config, Daemon, Lab, Service, VIP4, eventually},
+    lab::{Config, Daemon, Lab, Service, VIP4, eventually, within},
     traffic::{Client, LongLived, Rush, Rushed, Servers},
 };
 
@@ -69,9 +70,11 @@ impl Scene {
 
     /// Waits until the first source rules.
     pub fn fresh(&self) -> Result<()> {
-        eventually("the source rules", || {
-            self.source()
-                .is_ok_and(|source| source["state"] == "fresh" && source["held"].is_null())
+        // A question that gets lost is given up after ten seconds; only then is another one asked.
+        within(Duration::from_secs(30), "the source rules", || {
+            let source = self.source()?;
+            ensure!(source["state"] == "fresh" && source["held"].is_null(), "{source}");
+            Ok(())
         })
     }
 
