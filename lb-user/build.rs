@@ -1,4 +1,4 @@
-//! Builds the XDP program and hands its place to the crate, which embeds it.
+//! Builds the BPF objects and hands their places to the crate, which embeds them.
 
 #[path = "../xtask/src/bpf_build.rs"]
 #[allow(dead_code)]
@@ -43,11 +43,18 @@ fn embed() -> Result<(), String> {
     );
     println!("cargo::rerun-if-env-changed={}", bpf_build::TOOLCHAIN_VARIABLE);
 
-    let object = bpf_build::Toolchain::recorded(root)?.build(root, bpf_build::PRODUCT)?;
-    let data = fs::read(&object).map_err(|error| format!("cannot read {}: {error}", object.display()))?;
-    bpf_object::inspect(&data)?;
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets no OUT_DIR")?).join("lb-xdp");
-    fs::write(&out, data).map_err(|error| format!("cannot write {}: {error}", out.display()))?;
-    println!("cargo::rustc-env=EVENKEEL_XDP_OBJECT={}", out.display());
+    let toolchain = bpf_build::Toolchain::recorded(root)?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets no OUT_DIR")?);
+    for (name, variable) in [
+        (bpf_build::PRODUCT, "EVENKEEL_XDP_OBJECT"),
+        (bpf_build::CHECK, "EVENKEEL_CHECK_OBJECT"),
+    ] {
+        let object = toolchain.build(root, name)?;
+        let data = fs::read(&object).map_err(|error| format!("cannot read {}: {error}", object.display()))?;
+        bpf_object::inspect(&data).map_err(|error| format!("{name}: {error}"))?;
+        let place = out.join(name);
+        fs::write(&place, data).map_err(|error| format!("cannot write {}: {error}", place.display()))?;
+        println!("cargo::rustc-env={variable}={}", place.display());
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod bench;
+pub mod check;
 pub mod counters;
 pub mod fingerprint;
 pub mod flow;

@@ -5,6 +5,7 @@
 #![cfg_attr(not(any(test, feature = "testing")), no_std)]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+pub mod check;
 pub mod checksum;
 pub mod datapath;
 pub mod decap;

@@ -1,4 +1,4 @@
-//! Compiles the XDP program to BPF; shared by `lb-user/build.rs` and xtask, so it needs nothing but std.
+//! Compiles the BPF programs; shared by `lb-user/build.rs` and xtask, so it needs nothing but std.
 
 use std::{
     env, fmt, fs,
@@ -7,8 +7,10 @@ use std::{
 };
 
 pub const TARGET: &str = "bpfel-unknown-none";
-/// The object that ships, and the one with the programs of `cargo xtask bench`.
+/// The objects that ship: the datapath, and what health checks through the VIP take; and the one with the programs of
+/// `cargo xtask bench`.
 pub const PRODUCT: &str = "lb-xdp";
+pub const CHECK: &str = "lb-check";
 #[allow(
     dead_code,
     reason = "the build script of lb-user includes this file and builds no benchmark"
@@ -132,7 +134,7 @@ impl Toolchain {
     pub fn build(&self, root: &Path, object: &str) -> Result<PathBuf, String> {
         let target = root.join("target/bpf");
         let mut cargo = self.cargo(root, "build", &target, object);
-        run(cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags().join("\x1f")))?;
+        run(cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(object).join("\x1f")))?;
         Ok(target.join(TARGET).join("release").join(object))
     }
 
@@ -141,7 +143,7 @@ impl Toolchain {
         // Its own directory: clippy's metadata would otherwise push the build's out.
         let mut cargo = self.cargo(root, "clippy", &root.join("target/bpf-clippy"), object);
         run(cargo
-            .env("CARGO_ENCODED_RUSTFLAGS", self.rustflags().join("\x1f"))
+            .env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(object).join("\x1f"))
             .args(["--", "-D", "warnings"]))
     }
 
@@ -174,7 +176,7 @@ impl Toolchain {
         cargo
     }
 
-    fn rustflags(&self) -> Vec<String> {
+    fn rustflags(&self, object: &str) -> Vec<String> {
         let mut flags = vec![
             format!("-Clinker={}", self.linker.display()),
             "-Clink-arg=--btf".into(),
@@ -182,7 +184,8 @@ impl Toolchain {
             // 32-bit ALU and jumps, known to kernels since 5.1.
             "-Ctarget-cpu=v3".into(),
         ];
-        if self.llvm >= 22 {
+        // Programs of checks read packets by copies on the stack, where the kernel wants loads aligned.
+        if self.llvm >= 22 && object != CHECK {
             // One instruction for an unaligned load from a packet. Said to the linker, which makes the code: as a
             // target feature of rustc it is unstable and warns.
             flags.push("-Clink-arg=--cpu-features=+allows-misaligned-mem-access".into());
@@ -195,7 +198,7 @@ fn run(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!(
-            "compiling the XDP program failed ({status}); the compiler's words are above"
+            "compiling a BPF program failed ({status}); the compiler's words are above"
         )),
         Err(error) => Err(format!(
             "cannot start {}: {error}; {SETUP_FIRST}",

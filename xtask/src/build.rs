@@ -11,7 +11,7 @@ use crate::{
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Only the XDP program, not the daemon
+    /// Only the BPF programs, not the daemon
     #[arg(long)]
     bpf_only: bool,
     /// The daemon optimised, as it ships
@@ -28,18 +28,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     daemon(arguments.release)
 }
 
-/// Builds the XDP program, checks it and says how large it is.
+/// Builds the objects that ship, checks them and says how large they are.
 pub fn bpf() -> Result<()> {
     let root = run::root();
-    let object = Toolchain::recorded(&root)
-        .and_then(|toolchain| toolchain.build(&root, bpf_build::PRODUCT))
-        .map_err(|e| anyhow!(e))?;
-    let data = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
-    let report = bpf_object::inspect(&data).map_err(|e| anyhow!(e))?;
-    println!(
-        "lb-xdp: {report} ({})",
-        object.strip_prefix(&root).unwrap_or(&object).display()
-    );
+    let toolchain = Toolchain::recorded(&root).map_err(|e| anyhow!(e))?;
+    for name in [bpf_build::PRODUCT, bpf_build::CHECK] {
+        let object = toolchain.build(&root, name).map_err(|e| anyhow!(e))?;
+        let data = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
+        let report = bpf_object::inspect(&data).map_err(|e| anyhow!("{name}: {e}"))?;
+        println!(
+            "{name}: {report} ({})",
+            object.strip_prefix(&root).unwrap_or(&object).display()
+        );
+    }
     Ok(())
 }
 

@@ -48,7 +48,7 @@ fn lint_host() -> Result<()> {
 fn lint_bpf() -> Result<()> {
     let root = run::root();
     let toolchain = Toolchain::recorded(&root).map_err(|e| anyhow!(e))?;
-    [bpf_build::PRODUCT, bpf_build::BENCH]
+    [bpf_build::PRODUCT, bpf_build::CHECK, bpf_build::BENCH]
         .into_iter()
         .try_for_each(|object| toolchain.clippy(&root, object))
         .map_err(|e| anyhow!(e))

@@ -59,6 +59,7 @@ fn only_the_kernel_shell_names_aya() {
     let shell = [
         "lb-ebpf/src/kernel/",
         "lb-ebpf/src/main.rs",
+        "lb-ebpf/src/check_main.rs",
         "lb-ebpf/src/bench.rs",
     ];
     let pure =

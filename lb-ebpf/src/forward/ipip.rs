@@ -75,7 +75,7 @@ fn move_tags(frame: &mut impl Frame, network: usize, size: usize) -> Option<()> 
 }
 
 #[inline(always)]
-fn outer_ipv4(packet: &Packet, inner: u8, backend: &Backend) -> Ipv4 {
+pub(crate) fn outer_ipv4(packet: &Packet, inner: u8, backend: &Backend) -> Ipv4 {
     let mut header = Ipv4 {
         version_and_length: 0x45,
         tos: packet.traffic_class,
@@ -94,7 +94,7 @@ fn outer_ipv4(packet: &Packet, inner: u8, backend: &Backend) -> Ipv4 {
 }
 
 #[inline(always)]
-fn outer_ipv6(packet: &Packet, inner: u8, fingerprint: u64, backend: &Backend) -> Ipv6 {
+pub(crate) fn outer_ipv6(packet: &Packet, inner: u8, fingerprint: u64, backend: &Backend) -> Ipv6 {
     // A flow label spreads flows over equal paths (RFC 6438).
     let label = (fingerprint >> 40) as u32 & 0xf_ffff;
     Ipv6 {

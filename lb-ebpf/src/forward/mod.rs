@@ -1,7 +1,7 @@
 //! From a backend to a frame on its way: the header rewrite of the backend's mode.
 
 mod dsr;
-mod ipip;
+pub(crate) mod ipip;
 
 use lb_common::backend::{Backend, mode};
 

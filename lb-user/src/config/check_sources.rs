@@ -184,12 +184,7 @@ fn check_health(health: &HealthSpec, service: &ServiceSpec) -> Vec<Said> {
             "add port = …",
         ));
     }
-    if health.via == Via::Vip {
-        said.push((
-            "via = \"vip\" is not there yet: checks go to the backend's own address".to_owned(),
-            "leave via out, and let the backend answer checks at its own address",
-        ));
-    }
+    said.extend(check_families(health, service));
     if health.on_panic == OnPanic::Withdraw && service.announce.is_none() {
         said.push((
             "on_panic = \"withdraw\" has nothing to withdraw".to_owned(),
@@ -214,6 +209,27 @@ fn check_health(health: &HealthSpec, service: &ServiceSpec) -> Vec<Said> {
         }
     }
     said
+}
+
+/// A check through the VIP is sent to the backend's own address first, whose family it keeps. What a source names is
+/// looked at when it is checked.
+fn check_families(health: &HealthSpec, service: &ServiceSpec) -> Option<Said> {
+    if health.via != Via::Vip {
+        return None;
+    }
+    let mut own = service
+        .backends
+        .iter()
+        .filter(|backend| backend.discovered.is_none());
+    let other =
+        own.find(|backend| backend.address.to_canonical().is_ipv4() != service.vip.to_canonical().is_ipv4())?;
+    Some((
+        format!(
+            "via = \"vip\" cannot check backend {}, which is of another family than the VIP {}",
+            other.address, service.vip
+        ),
+        "leave via out, or give the backend an address of the VIP's family",
+    ))
 }
 
 #[cfg(test)]
@@ -245,6 +261,8 @@ mod tests {
             "type = \"https\"\nverify = true\nhost = \"web.example\"\n",
             "type = \"grpc\"\nservice = \"web\"\nslow_start = \"30s\"\n",
             "type = \"udp\"\npayload = \"ping\"\nexpect = \"pong\"\nvia = \"direct\"\n",
+            "type = \"tcp\"\nvia = \"vip\"\n[[service.backend]]\naddress = \"192.0.2.20\"\n",
+            "type = \"tcp\"\n[[service.backend]]\naddress = \"2001:db8::1\"\nmode = \"ipip\"\n",
         ] {
             assert_eq!(said(&format!("[service.health]\n{check}")), "", "{check}");
         }
@@ -286,7 +304,10 @@ mod tests {
             (health("panic_threshold = 7.0\n"), "panic_threshold"),
             (health("on_panic = \"withdraw\"\n"), "announce"),
             (health("port = 0\n"), "port 0"),
-            (health("via = \"vip\"\n"), "via = \"vip\" is not there yet"),
+            (
+                health("via = \"vip\"\n[[service.backend]]\naddress = \"2001:db8::1\"\nmode = \"ipip\"\n"),
+                "via = \"vip\" cannot check backend 2001:db8::1",
+            ),
             (
                 said("[service.health]\ntype = \"http\"\npath = \"health\"\n"),
                 "path",

@@ -14,10 +14,12 @@ use crate::{
     config::ServiceSpec,
     events::Kind,
     health::{
-        Change, Checker, Counts, HealthSpec, Initial, Mode, OnPanic, PanicGauge, Standing, Wanted, ramp,
+        Change, Checker, Counts, HealthSpec, Initial, Mode, OnPanic, PanicGauge, Standing, Via, Wanted,
+        probe::Through, ramp,
     },
     maps::Scope,
     metrics::Trigger,
+    program::CheckPath,
     state::fitness::ServiceFitness,
 };
 
@@ -27,6 +29,8 @@ const BATCH: usize = 4096;
 /// The checks of all services, and what was made of them.
 pub(super) struct Checks {
     checker: Arc<Checker>,
+    /// The way of those that go through the VIP.
+    pub(super) path: Arc<CheckPath>,
     services: BTreeMap<String, Judged>,
 }
 
@@ -66,6 +70,7 @@ impl Checks {
     pub fn start(results: mpsc::Sender<Change>) -> Self {
         Self {
             checker: Arc::new(Checker::start(results)),
+            path: Arc::default(),
             services: BTreeMap::new(),
         }
     }
@@ -178,7 +183,19 @@ impl Checks {
             for backend in &service.spec.backends {
                 let address = backend.address.to_canonical();
                 let named = backend.discovered.as_ref().and_then(|by| by.port);
-                let Some(port) = judged.spec.port.or(named).or(service.spec.port.number()) else {
+                let own = service.spec.port.number();
+                let through = (judged.spec.via == Via::Vip).then(|| Through {
+                    vip: service.spec.vip.to_canonical(),
+                    mode: backend.mode.unwrap_or(service.spec.mode),
+                    path: Arc::clone(&self.path),
+                });
+                // Clients' packets go to the service's port, whatever a source says.
+                let usual = if through.is_some() {
+                    own.or(named)
+                } else {
+                    named.or(own)
+                };
+                let Some(port) = judged.spec.port.or(usual) else {
                     continue;
                 };
                 let starts_up = judged
@@ -188,6 +205,7 @@ impl Checks {
                 let target = Wanted {
                     spec: Arc::clone(&judged.spec),
                     target: SocketAddr::new(address, port),
+                    through,
                     starts_up,
                 };
                 wanted.insert((Arc::clone(&name), address), target);
@@ -238,7 +256,8 @@ impl Controller {
         self.want_checks();
     }
 
-    pub(super) fn want_checks(&self) {
+    pub(super) fn want_checks(&mut self) {
+        self.follow_check_path();
         self.checks.want(&self.ledger.effective.services);
     }
 
@@ -282,8 +301,11 @@ impl Controller {
         Some(service.to_string())
     }
 
-    /// Steps of slow starts, and panics that end with time.
+    /// Steps of slow starts, and panics that end with time; and routes that have changed.
     pub(super) fn review_checks(&mut self) {
+        if block_in_place(|| self.follow_check_path()) {
+            block_in_place(|| self.publish(Some(&BTreeSet::new())));
+        }
         let due = self.checks.services.iter().filter(|(_, judged)| {
             judged.gauge.due().is_some()
                 || judged

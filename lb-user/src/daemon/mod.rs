@@ -3,6 +3,7 @@
 mod announce;
 mod bring;
 mod change;
+mod check_path;
 mod controller;
 mod drift;
 mod edits;

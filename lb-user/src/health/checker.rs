@@ -14,7 +14,7 @@ use super::{
     HealthSpec, Initial, Standing,
     entry::{Entry, Watch},
     pace::PaceMeter,
-    probe::{Prober, Target},
+    probe::{Prober, Target, Through},
     schedule::{Random, Schedule},
 };
 
@@ -31,6 +31,8 @@ pub struct Wanted {
     pub spec: Arc<HealthSpec>,
     /// What the check connects to.
     pub target: SocketAddr,
+    /// To the VIP, for checks that are to take the clients' way.
+    pub through: Option<Through>,
     /// It serves already; it is up until checks say otherwise.
     pub starts_up: bool,
 }
@@ -223,7 +225,7 @@ impl Checker {
             entry: Arc::clone(&entry),
             spec: Arc::clone(spec),
             prober: Arc::clone(&prober),
-            target: Target::direct(wanted.target),
+            target: Target::new(wanted.target, wanted.through.clone()),
             schedule: start.schedule(spec),
             pace: Arc::clone(&self.pace),
             results: self.results.clone(),
@@ -257,7 +259,9 @@ impl Checker {
 impl Watched {
     /// Whether what it does is still what is wanted.
     fn serves(&self, wanted: &Wanted) -> bool {
-        self.wanted.target == wanted.target && same(&self.wanted.spec, &wanted.spec)
+        self.wanted.target == wanted.target
+            && self.wanted.through == wanted.through
+            && same(&self.wanted.spec, &wanted.spec)
     }
 }
 
@@ -330,6 +334,7 @@ mod tests {
             let wanted = Wanted {
                 spec: Arc::new(spec(&text)),
                 target: ([127, 0, 0, 1], 9).into(),
+                through: None,
                 starts_up: true,
             };
             ((Arc::from("web"), [192, 0, 2, number].into()), wanted)
@@ -357,6 +362,7 @@ mod tests {
             let wanted = Wanted {
                 spec: Arc::new(spec("type = \"tcp\"\ninterval = \"1h\"")),
                 target: listener.local_addr().unwrap(),
+                through: None,
                 starts_up: true,
             };
             ((Arc::from("web"), [192, 0, 2, number].into()), wanted)

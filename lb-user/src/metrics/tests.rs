@@ -178,6 +178,7 @@ async fn checks_are_counted_by_service() {
     let wanted = Wanted {
         spec: Arc::new(health),
         target: closed,
+        through: None,
         starts_up: false,
     };
     checker.want([((Arc::from("web"), closed.ip()), wanted)].into());

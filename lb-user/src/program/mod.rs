@@ -1,9 +1,11 @@
-//! The XDP program: loaded, pinned, attached, replaced and taken away.
+//! The XDP program: loaded, pinned, attached, replaced and taken away; and the programs of checks through the VIP.
 
 use serde::{Deserialize, Serialize};
 
 mod attach;
 mod capacity;
+mod check_path;
+mod check_programs;
 mod identity;
 mod links;
 mod load;
@@ -18,6 +20,8 @@ mod remove;
 pub use crate::config::XdpMode;
 pub use attach::{AttachError, AttachOptions};
 pub use capacity::WantedCapacity;
+pub use check_path::{CheckPath, Entered};
+pub use check_programs::{CheckPathError, has_tcx};
 pub use identity::ProgramIdentity;
 pub use load::{Datapath, LoadError, LoadOptions};
 pub use pins::{DEFAULT_PIN_DIRECTORY, PinError};

@@ -51,6 +51,7 @@ impl Bed {
             let wanted = Wanted {
                 spec: Arc::new(serde_json::from_value::<HealthSpec>(spec.clone())?),
                 target,
+                through: None,
                 starts_up: false,
             };
             Ok((key(number), wanted))

@@ -40,8 +40,13 @@ pub struct GrpcServer {
 
 impl GrpcServer {
     pub fn start(answer: Answer) -> Result<Self> {
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), answer)
+    }
+
+    /// At an address of the calling thread's namespace.
+    pub fn start_at(address: SocketAddr, answer: Answer) -> Result<Self> {
         let runtime = Runtime::new()?;
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let listener = runtime.block_on(TcpListener::bind(address))?;
         let address = listener.local_addr()?;
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {

@@ -49,6 +49,20 @@ impl Nginx {
         Ok(server)
     }
 
+    /// At addresses of the calling thread's namespace that are free.
+    pub fn start_at(plain: SocketAddr, tls: SocketAddr) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("ek-health-").tempdir()?;
+        certificates(directory.path())?;
+        let mut server = Self {
+            process: None,
+            directory,
+            plain,
+            tls,
+        };
+        server.again()?;
+        Ok(server)
+    }
+
     /// Starts it where it was.
     pub fn again(&mut self) -> Result<()> {
         let root = self.directory.path();

@@ -13,7 +13,7 @@ use super::{Netns, netns::unique, sweep::BPFFS};
 
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_OBJ_PIN: libc::c_long = 6;
-const BPF_LINK_CREATE: libc::c_long = 28;
+pub(super) const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 /// `r0 = XDP_PASS; exit` (linux/bpf.h, `struct bpf_insn`).
@@ -89,8 +89,13 @@ impl Xdp {
 }
 
 fn load(instructions: &'static [u64]) -> io::Result<OwnedFd> {
+    load_as(BPF_PROG_TYPE_XDP, instructions)
+}
+
+/// Loads a program of any type.
+pub(super) fn load_as(program_type: u32, instructions: &'static [u64]) -> io::Result<OwnedFd> {
     let load = LoadAttributes {
-        program_type: BPF_PROG_TYPE_XDP,
+        program_type,
         instruction_count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -110,7 +115,7 @@ fn attach(instructions: &'static [u64], interface: u32) -> io::Result<OwnedFd> {
 }
 
 /// A command that answers a new descriptor.
-fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
+pub(super) fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
     let fd = call(command, attributes)?;
     // SAFETY: nobody else has the descriptor that the kernel just made.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })

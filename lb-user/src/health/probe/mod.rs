@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod target;
 mod tcp;
+mod through;
 mod tls;
 mod udp;
 mod waiting;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use failure::Failure;
 pub use target::Target;
+pub use through::Through;
 
 use super::Check;
 use crate::config::Millis;

@@ -3,6 +3,6 @@
 use super::{Failure, Target};
 
 pub async fn probe(target: &Target) -> Result<(), Failure> {
-    // Closing with nothing sent or unread ends the connection in order, by FIN.
+    // Closing with nothing sent or unread ends a direct connection in order, by FIN.
     target.connect().await.map(drop)
 }

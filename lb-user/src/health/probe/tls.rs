@@ -15,10 +15,10 @@ use rustls::{
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
-use tokio::{net::TcpStream, sync::OnceCell};
+use tokio::sync::OnceCell;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Failure, Target, failure::quoted};
+use super::{Failure, Target, failure::quoted, target::Connection};
 
 /// How `https` checks of a service do TLS.
 pub struct Tls {
@@ -79,7 +79,7 @@ impl Tls {
 }
 
 impl Ready {
-    pub async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
+    pub async fn handshake(self, stream: Connection) -> Result<TlsStream<Connection>, Failure> {
         let connector = TlsConnector::from(self.config);
         let shaken = connector.connect(self.name, stream).await;
         shaken.map_err(|error| failure(&error))

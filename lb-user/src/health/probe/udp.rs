@@ -29,18 +29,18 @@ impl Asking {
 }
 
 pub async fn probe(asking: &Asking, target: &Target, waiting: &Waiting) -> Result<(), Failure> {
-    let socket = target.datagrams().await?;
-    let sent = socket.send(&asking.payload).await;
+    let mut datagrams = target.datagrams().await?;
+    let sent = datagrams.send(&asking.payload).await;
     sent.map_err(|error| failure(&error))?;
     waiting.at(Stage::Answer);
     let expect = asking.expect.as_deref().unwrap_or_default().as_bytes();
     let mut answer = Vec::with_capacity(LARGEST);
     loop {
         answer.clear();
-        let received = socket.recv_buf(&mut answer).await;
+        let received = datagrams.receive(&mut answer).await;
         received.map_err(|error| failure(&error))?;
         if contains(&answer, expect) {
-            return Ok(());
+            return datagrams.settle();
         }
         // Another may follow, as in a protocol that first says hello.
         waiting.at(Stage::RightAnswer);

@@ -114,6 +114,7 @@ fn wanted(port: u16) -> Result<BTreeMap<lb_user::health::Key, Wanted>> {
         let wanted = Wanted {
             spec: Arc::clone(&spec),
             target: SocketAddr::new(address, port),
+            through: None,
             starts_up: false,
         };
         ((Arc::clone(&service), address), wanted)
