@@ -4,16 +4,18 @@
 use std::{
     fmt::Write,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use tempfile::TempDir;
 use tests::{
     Proof,
-    lab::{Config, Daemon, Lab, Netns, Place, Service, VIP4, eventually, within},
+    lab::{Config, Daemon, Lab, Netns, Place, Service, Slots, VIP4, within},
     sources::{
-        Scene, Traffic,
+        Traffic,
         scene::{dropped, list, replace},
     },
     traffic::{Client, LongLived, Rush, Servers, client},
@@ -227,7 +229,7 @@ fn a_new_connection_from_an_old_port_does_not_follow_a_drained_backend() -> Proo
 /// The file changes to and fro.
 #[test]
 fn reloads_in_a_loop() -> Proof {
-    const LENGTH: Duration = Duration::from_secs(20);
+    const LENGTH: Duration = Duration::from_secs(60);
     let forms = |lab: &Lab| {
         let one = vec![service(lab, "web", "tcp", 80, &[0, 1, 2])];
         let mut two = vec![
@@ -240,6 +242,14 @@ fn reloads_in_a_loop() -> Proof {
         [one, two]
     };
     let mut world = World::new(4, |lab| forms(lab)[0].clone())?;
+    let used = |world: &World| {
+        let metrics = world.daemon.metrics()?;
+        ["services", "backends", "slots"]
+            .into_iter()
+            .map(|map| metrics.count("evenkeel_map_used", &[("map", map)]))
+            .collect::<Result<Vec<u64>>>()
+    };
+    let before = used(&world)?;
     let traffic = Traffic::start(&world.lab, FIRST, 300)?;
     let begin = Instant::now();
     let mut reloads = 0;
@@ -251,7 +261,14 @@ fn reloads_in_a_loop() -> Proof {
             traffic.go_on("a reload")?;
         }
     }
-    println!("{reloads} reloads");
+    let [one, _] = forms(&world.lab);
+    world.reload(one)?;
+    println!("{reloads} reloads in {:?}", begin.elapsed());
+    within(Duration::from_secs(20), "nothing is used up", || {
+        let after = used(&world)?;
+        ensure!(after == before, "{after:?} used, {before:?} before");
+        Ok(())
+    })?;
     assert_eq!(dropped(&world.daemon)?, NOTHING);
     assert!(reloads > 20, "{reloads} reloads");
     let rushed = traffic.finish("reloads in a loop")?;
@@ -259,11 +276,76 @@ fn reloads_in_a_loop() -> Proof {
     Ok(())
 }
 
-/// A hundred backends that come and go fifty times are five thousand, in a table for 256.
+/// Services of one daemon whose backends all stand in one file.
+struct Crowd {
+    // Stopped before the namespaces go.
+    daemon: Daemon,
+    _servers: [Servers; 2],
+    lab: Lab,
+    slots: Slots,
+    file: PathBuf,
+    _directory: TempDir,
+}
+
+impl Crowd {
+    const SERVICES: u16 = 10;
+
+    fn new(lab: Lab, first: &str) -> Result<Self> {
+        let servers = [Servers::start(&lab, 80)?, Servers::start(&lab, 81)?];
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("backends.json");
+        replace(&file, first)?;
+        let lines = format!("[[service.source]]\ntype = \"file\"\npath = {file:?}\nmax_removal = 1.0\n");
+        let services = (0..Self::SERVICES)
+            .map(|number| Service::new(&format!("s{number}"), "tcp", VIP4, 80 + number).line(&lines));
+        let mut config = Config::new(services);
+        config.datapath = [
+            "max_flows = 65536",
+            "max_services = 64",
+            "max_backends = 2048",
+            "max_slots = 600000",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        let daemon = Daemon::start(&lab.balancer, config)?;
+        Ok(Self {
+            slots: Slots::open(&daemon)?,
+            daemon,
+            _servers: servers,
+            lab,
+            file,
+            _directory: directory,
+        })
+    }
+
+    /// Names these, and waits until every service has just so many backends.
+    fn name(&self, text: &str, each: usize) -> Result<()> {
+        replace(&self.file, text)?;
+        let wanted = each * usize::from(Self::SERVICES);
+        within(Duration::from_secs(20), "they are the backends", || {
+            let (used, owners) = self.slots.used();
+            ensure!(
+                (used, owners) == (wanted, wanted),
+                "{used} entries are in use and {owners} own slots, wanted {wanted}"
+            );
+            Ok(())
+        })
+    }
+
+    /// Services and slots in use as the daemon counts them.
+    fn counted(&self) -> Result<[u64; 3]> {
+        let metrics = self.daemon.metrics()?;
+        let [services, backends, slots] =
+            ["services", "backends", "slots"].map(|map| metrics.count("evenkeel_map_used", &[("map", map)]));
+        Ok([services?, backends?, slots?])
+    }
+}
+
+/// A hundred backends that come and go for ten services seventy times are seventy thousand, in a table for 2,047.
 #[test]
-fn five_thousand_backends_one_after_the_other_in_a_table_of_256() -> Proof {
+fn seventy_thousand_backends_one_after_the_other() -> Proof {
     const MANY: u8 = 100;
-    const CYCLES: usize = 50;
+    const ROUNDS: usize = 70;
     let lab = Lab::new(&[Place::Front; 2])?;
     // All of them are addresses of the second backend.
     let mut batch = String::new();
@@ -278,62 +360,48 @@ fn five_thousand_backends_one_after_the_other_in_a_table_of_256() -> Proof {
         many.push(address);
     }
     lab.backends[1].netns.ip(batch.trim_end())?;
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("backends.json");
     let keeps = lab.backends[0].address(false);
     let few = list([keeps]);
     let lists =
         [&many[..MANY.into()], &many[MANY.into()..]].map(|some| list(some.iter().copied().chain([keeps])));
-    replace(&file, &few)?;
-    let lines = format!("[[service.source]]\ntype = \"file\"\npath = {file:?}\nmax_removal = 1.0\n");
-    let mut scene = Scene::new(lab, &lines)?;
-    scene.start(1)?;
-    let used = |scene: &Scene, map: &str| {
-        scene
-            .daemon
-            .metrics()?
-            .count("evenkeel_map_used", &[("map", map)])
-    };
-    let before = [
-        used(&scene, "backends")?,
-        used(&scene, "services")?,
-        used(&scene, "slots")?,
+    let crowd = Crowd::new(lab, &few)?;
+    crowd.name(&few, 1)?;
+    let before = crowd.counted()?;
+    let held = [FIRST, SECOND].map(|to| LongLived::open(&Client::new(&crowd.lab), to, 40));
+    let [held_first, held_second] = held;
+    let held = [held_first?, held_second?];
+    let rushes = [
+        Rush::start(&crowd.lab, FIRST, 100)?,
+        Rush::start(&crowd.lab, SECOND, 100)?,
     ];
-    let held = LongLived::open(&Client::new(&scene.lab), FIRST, 40)?;
-    let rush = Rush::start(&scene.lab, FIRST, 100)?;
     let begin = Instant::now();
-    for cycle in 0..CYCLES {
-        replace(&file, &lists[cycle % 2])?;
-        within(Duration::from_secs(10), "all are there", || {
-            let serving = scene.serving();
-            ensure!(
-                serving == Some(u64::from(MANY) + 1),
-                "cycle {cycle}: {serving:?} serve"
-            );
-            Ok(())
-        })?;
+    for round in 0..ROUNDS {
+        crowd
+            .name(&lists[round % 2], usize::from(MANY) + 1)
+            .with_context(|| format!("round {round}"))?;
         let said = Instant::now();
-        replace(&file, &few)?;
-        eventually("they are gone", || scene.serving() == Some(1))?;
-        rush.excuse(said);
+        crowd.name(&few, 1).with_context(|| format!("round {round}"))?;
+        rushes.iter().for_each(|rush| rush.excuse(said));
+        if round % 10 == 9 {
+            rushes.iter().try_for_each(|rush| rush.go_on(20))?;
+            held.iter()
+                .try_for_each(|held| held.check("backends came and went"))?;
+        }
     }
-    println!("{CYCLES} cycles of {MANY} backends in {:?}", begin.elapsed());
-    held.check("backends came and went")?;
+    let cycles = ROUNDS * usize::from(MANY) * usize::from(Crowd::SERVICES);
+    println!("{cycles} backends came and went in {:?}", begin.elapsed());
     within(Duration::from_secs(20), "nothing is used up", || {
-        let after = [
-            used(&scene, "backends")?,
-            used(&scene, "services")?,
-            used(&scene, "slots")?,
-        ];
+        let after = crowd.counted()?;
         ensure!(after == before, "{after:?} used, {before:?} before");
         Ok(())
     })?;
     // And there is room for as many as the table holds.
-    replace(&file, &list(many.iter().copied().chain([keeps])))?;
-    eventually("all 201 serve", || scene.serving() == Some(201))?;
-    let rushed = rush.finish()?;
-    rushed.print("five thousand backends");
-    assert_eq!(rushed.answers.len(), 2, "{rushed:?}");
-    held.check("all came")?;
+    crowd.name(&list(many.iter().copied().chain([keeps])), 201)?;
+    for (rush, held) in rushes.into_iter().zip(held) {
+        let rushed = rush.finish()?;
+        rushed.print("seventy thousand backends");
+        assert_eq!(rushed.answers.len(), 2, "{rushed:?}");
+        held.check("all came")?;
+    }
     Ok(())
 }

@@ -334,41 +334,82 @@ fn an_old_state_on_disk_leads_no_flow_to_those_that_do_not_answer() -> Proof {
     Ok(())
 }
 
-/// How long a backend that was taken away goes on getting new flows.
-#[test]
-fn a_backend_that_is_taken_away_gets_its_last_flow_soon() -> Proof {
-    let lab = lab(4)?;
-    let etcd = etcd(&lab, &[0, 1, 2, 3])?;
-    let lines = format!("{}max_removal = 1.0\n", etcd_lines(&etcd));
-    let mut scene = Scene::new(lab, &lines)?;
-    scene.start(4)?;
+/// When a source was told of a removal: before and after the moment it took effect.
+type Told = (Instant, Instant);
+
+/// Takes backends away one by one under traffic and puts them back; how long each went on getting new flows, in
+/// milliseconds, at the least and at the most.
+fn removals(
+    scene: &Scene,
+    remove: impl Fn(usize) -> Result<Told>,
+    put_back: impl Fn(usize) -> Result<()>,
+) -> Result<Vec<(u128, u128)>> {
     let mut traffic = Traffic::start(&scene.lab, TO, 500)?;
     let mut lags = Vec::new();
     for turn in 0..6 {
         let (index, name) = (turn % 3, format!("b{}", turn % 3));
         eventually("it gets flows", || traffic.rush.at(&name) > 0)?;
-        let key = key(&scene.lab, index);
-        let said = Instant::now();
-        scene.lab.balancer.run(|| etcd.delete(&key))?;
+        let (before, after) = remove(index)?;
         eventually("three serve", || scene.serving() == Some(3))?;
-        traffic.rush.excuse(said);
+        traffic.rush.excuse(before);
         let removed = Instant::now();
         traffic.rush.go_on(300)?;
         let last = traffic.rush.last(&name).context("it had flows")?;
-        lags.push(last.saturating_duration_since(said).as_millis());
-        assert!(
+        let since = |told| last.saturating_duration_since(told).as_millis();
+        lags.push((since(after), since(before)));
+        ensure!(
             last < removed + Duration::from_secs(2),
             "{:?} late",
             last - removed
         );
         traffic.held.close(&name);
         traffic.go_on("a removal")?;
-        scene.lab.balancer.run(|| etcd.put(&key, ""))?;
+        put_back(index)?;
         eventually("all serve", || scene.serving() == Some(4))?;
     }
-    println!("last new flow after the removal in etcd, milliseconds: {lags:?}");
-    assert!(lags.iter().all(|lag| *lag < 2000), "{lags:?}");
     traffic.finish("six removals")?;
+    ensure!(lags.iter().all(|(_, lag)| *lag < 2000), "{lags:?}");
+    Ok(lags)
+}
+
+/// How long a backend that was taken away goes on getting new flows.
+#[test]
+fn a_backend_that_is_taken_away_in_etcd_gets_its_last_flow_soon() -> Proof {
+    let lab = lab(4)?;
+    let etcd = etcd(&lab, &[0, 1, 2, 3])?;
+    let lines = format!("{}max_removal = 1.0\n", etcd_lines(&etcd));
+    let mut scene = Scene::new(lab, &lines)?;
+    scene.start(4)?;
+    let key = |index| key(&scene.lab, index);
+    let remove = |index| scene.lab.balancer.run(|| etcd.delete_timed(&key(index)));
+    let put_back = |index| scene.lab.balancer.run(|| etcd.put(&key(index), "")).map(drop);
+    let lags = removals(&scene, remove, put_back)?;
+    println!(
+        "last new flow after etcd's answer, and after it was asked, to the removal, milliseconds: {lags:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_backend_that_is_taken_out_of_a_file_gets_its_last_flow_soon() -> Proof {
+    let lab = lab(4)?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("backends.json");
+    let all = addresses(&lab);
+    replace(&file, &list(all.clone()))?;
+    let lines = format!("[[service.source]]\ntype = \"file\"\npath = {file:?}\nmax_removal = 1.0\n");
+    let mut scene = Scene::new(lab, &lines)?;
+    scene.start(4)?;
+    let remove = |index| {
+        let mut rest = all.clone();
+        rest.remove(index);
+        let before = Instant::now();
+        replace(&file, &list(rest))?;
+        Ok((before, Instant::now()))
+    };
+    let put_back = |_| replace(&file, &list(all.clone()));
+    let lags = removals(&scene, remove, put_back)?;
+    println!("last new flow after the removal from the file, milliseconds: {lags:?}");
     Ok(())
 }
 

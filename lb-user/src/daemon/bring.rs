@@ -30,6 +30,9 @@ use crate::{
 /// How long a change waits for the next hops of new backends before it goes on without them.
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// With so many backends that stay for each that goes, a service does not wait for those that come.
+const STAYING: usize = 10;
+
 /// What should become true.
 pub(super) struct Proposal {
     /// Another configuration than the one in force.
@@ -57,10 +60,9 @@ impl Controller {
             wanted.extend(&new);
             self.resolver.want(wanted);
             // Sources speak often, and nobody waits for an answer: their backends follow when they can be reached. But
-            // what takes the place of others must be reachable when those go, or there is nobody to serve.
-            if proposal.trigger != Trigger::Discovery || self.removes_backends(&changed) {
-                // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
-                settle(&mut self.answers.clone(), &new, SETTLE).await;
+            // what takes the place of others must be reachable when those go, or there are too few to serve.
+            if proposal.trigger != Trigger::Discovery || self.replaces_backends(&changed) {
+                self.settle(&new).await;
             }
         }
         block_in_place(|| {
@@ -70,6 +72,20 @@ impl Controller {
             }
             result
         })
+    }
+
+    /// Waits for next hops. A backend that dies meanwhile does not wait for that: its way out of the slots is no part of
+    /// the proposal.
+    async fn settle(&mut self, new: &BTreeSet<IpAddr>) {
+        // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
+        let mut answers = self.answers.clone();
+        let mut settled = std::pin::pin!(settle(&mut answers, new, SETTLE));
+        loop {
+            tokio::select! {
+                () = &mut settled => return,
+                Some(change) = self.changes.recv() => self.hear_checks(change),
+            }
+        }
     }
 
     /// The services that a proposal changes, checked against each other and this host.
@@ -251,6 +267,22 @@ impl Controller {
         };
         refusal.0.next_step = Some(next_step.to_owned());
         refusal
+    }
+
+    /// Whether so many backends of a service go that it needs those that come: more than one for every `STAYING` that stay
+    /// and can be reached.
+    fn replaces_backends(&self, changed: &Changed) -> bool {
+        changed.iter().any(|(name, service)| {
+            let (Some(after), Some(before)) = (service, self.ledger.effective.services.get(name)) else {
+                return false;
+            };
+            let mut gone = before.sources.keys().collect::<BTreeSet<_>>();
+            gone.retain(|address| !after.sources.contains_key(address));
+            let stays = |address: &&IpAddr| {
+                before.sources.contains_key(address) && self.ledger.next_hops.contains_key(address)
+            };
+            !gone.is_empty() && after.sources.keys().filter(stays).count() < STAYING * gone.len()
+        })
     }
 
     fn removes_backends(&self, changed: &Changed) -> bool {

@@ -1,21 +1,19 @@
 //! What sources say, brought into the datapath.
 
+mod disk;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Instant,
 };
 
-use tokio::task::block_in_place;
+use tokio::task::{JoinHandle, block_in_place};
 
 use super::{
-    bring::{Proposal, unix_now},
-    controller::Controller,
-    edits::with_sources,
-    start::Forwarding,
-    view::SourceView,
+    bring::Proposal, controller::Controller, edits::with_sources, start::Forwarding, view::SourceView,
 };
 use crate::{
     api::{
@@ -29,20 +27,18 @@ use crate::{
         admission::{Admission, backend, fit_weights},
         endpoint::MAX_WEIGHT,
         guard::Why,
-        registry::{Followed, Heard, Registry, SavedSources},
+        registry::{Followed, Heard, Registry},
     },
     events::Kind,
     metrics::Trigger,
     net,
-    state::last_known_good::{Durable, Store},
+    state::last_known_good::StoreError,
 };
 
 /// Reports that are brought into the datapath together.
 const BATCH: usize = 1024;
 /// Endpoints of a service that are shown with the reason why they cannot be backends.
 const SHOWN: usize = 8;
-/// Services whose states are each made durable; more at once are left to the file system's own time.
-const EACH_DURABLE: usize = 8;
 
 /// Sources, and what became of what they say.
 pub(super) struct Sources {
@@ -55,6 +51,10 @@ pub(super) struct Sources {
     pub not_admitted: BTreeMap<String, BTreeMap<IpAddr, String>>,
     /// Services whose backends are believed and not in the datapath.
     owed: BTreeSet<String>,
+    /// Services whose state is on disk, and not on the medium yet.
+    unflushed: BTreeSet<String>,
+    /// Puts some there.
+    flushing: Option<JoinHandle<Result<(), StoreError>>>,
     /// Something was heard that is not shown yet.
     unshown: bool,
     /// Held endpoints that somebody was told of.
@@ -71,6 +71,8 @@ impl Sources {
             directory: config.state.directory.join("discovered"),
             not_admitted: BTreeMap::new(),
             owed: BTreeSet::new(),
+            unflushed: BTreeSet::new(),
+            flushing: None,
             unshown: false,
             told: BTreeMap::new(),
         };
@@ -85,7 +87,7 @@ impl Sources {
         let new = services
             .iter()
             .filter(|spec| !spec.sources.is_empty() && !self.registry.follows(&spec.name));
-        let saved = load(&self.directory, new, &mut notes);
+        let saved = disk::load(&self.directory, new, &mut notes);
         self.registry.configure(services, saved);
         self.look_around(services);
         notes
@@ -196,42 +198,6 @@ impl Sources {
         };
         self.registry.all().map(view).collect()
     }
-
-    /// Writes what is believed of these services to disk.
-    fn save(&mut self, names: &BTreeSet<String>) -> Result<(), crate::state::last_known_good::StoreError> {
-        let durable = match names.len() {
-            0..=EACH_DURABLE => Durable::Now,
-            _ => Durable::Later,
-        };
-        for name in names {
-            let store = store(&self.directory, name);
-            store.save(&self.registry.to_save(name), unix_now(), durable)?;
-        }
-        Ok(())
-    }
-}
-
-/// A directory a service; no name of a service is one that means something to the file system.
-fn store(directory: &Path, service: &str) -> Store<SavedSources> {
-    Store::new(directory.join(format!("{service}.service")))
-}
-
-fn load<'a>(
-    directory: &Path,
-    services: impl Iterator<Item = &'a ServiceSpec>,
-    notes: &mut Vec<String>,
-) -> BTreeMap<String, (u64, SavedSources)> {
-    let loaded = services.filter_map(|spec| match store(directory, &spec.name).load() {
-        Ok(loaded) => {
-            notes.extend(loaded.notes);
-            Some((spec.name.clone(), (loaded.saved_at?, loaded.state?)))
-        }
-        Err(error) => {
-            notes.push(with_sources(&error));
-            None
-        }
-    });
-    loaded.collect()
 }
 
 impl Controller {
@@ -299,12 +265,14 @@ impl Controller {
         if self.tell_holds() || self.sources.unshown {
             self.show_sources();
         }
+        self.flush_sources();
     }
 
     /// Brings what is believed of these services into the datapath.
     async fn follow_sources(&mut self, names: BTreeSet<String>, since: Instant) {
         block_in_place(|| self.sources.rebase(&self.config.services, &names));
-        self.save_sources(&names);
+        let saved = block_in_place(|| self.sources.save(&names));
+        self.note_disk(saved);
         let text = self.describe_sources(&names);
         let proposal = Proposal {
             config: None,
@@ -339,25 +307,7 @@ impl Controller {
                 }
             }
         }
-    }
-
-    /// A full disk must not keep backends out: the next start may then begin with what was known before.
-    fn save_sources(&mut self, names: &BTreeSet<String>) {
-        match block_in_place(|| self.sources.save(names)) {
-            Ok(()) => drop(self.troubles.remove("sources on disk")),
-            Err(error) => {
-                let problem = Problem {
-                    object: "state directory".to_owned(),
-                    problem: format!("what the sources say is not kept: {}", with_sources(&error)),
-                    next_step: "make room there: a restart would begin with older backends".to_owned(),
-                };
-                if self.troubles.insert("sources on disk", problem.clone()).as_ref() != Some(&problem) {
-                    self.shared
-                        .events
-                        .record(Kind::Degraded, problem.object, problem.problem);
-                }
-            }
-        }
+        self.flush_sources();
     }
 
     fn describe_sources(&self, names: &BTreeSet<String>) -> String {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc;
@@ -109,18 +109,29 @@ impl Watch {
         loop {
             let due = self.schedule.due();
             tokio::time::sleep_until(due.into()).await;
-            self.pace.started(Instant::now().saturating_duration_since(due));
+            let begin = Instant::now();
+            self.pace.started(begin.saturating_duration_since(due));
             let result = self.prober.probe(&self.target, self.spec.timeout).await;
             self.pace.ended();
             if let Err(Failure::Ours(reason)) = &result {
                 self.pace.unable(&self.entry.key, reason);
             }
-            if let Some(change) = self.entry.take(result, Instant::now())
+            let end = Instant::now();
+            if let Some(change) = self.entry.take(result, end)
                 && !self.send(change).await
             {
                 return;
             }
-            self.pace.skipped(self.schedule.advance(Instant::now()));
+            self.move_on(end - begin);
+        }
+    }
+
+    /// To the next check, after one that took so long.
+    fn move_on(&mut self, took: Duration) {
+        let now = Instant::now();
+        match self.entry.history().tracker.hastens(took) {
+            Some(sooner) => self.schedule.hasten(now, sooner),
+            None => self.pace.skipped(self.schedule.advance(now)),
         }
     }
 

@@ -26,7 +26,7 @@ pub struct HealthSpec {
     /// Checks in a row that must fail to take a backend down.
     #[serde(default = "default_fall")]
     pub fall: u32,
-    /// Each interval is longer or shorter by at most this share, so that checks do not come all at once.
+    /// Each interval is shorter by up to this share, so that checks do not come all at once.
     #[serde(default = "default_jitter")]
     pub jitter: f64,
     #[serde(default)]

@@ -1,5 +1,7 @@
 //! Answers over time → up or down.
 
+use std::time::Duration;
+
 /// What checks say of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
@@ -67,6 +69,18 @@ impl Tracker {
         self.standing
     }
 
+    /// Whether it is up and its last checks failed; then, how much of what such a check took is taken off the interval
+    /// after it.
+    ///
+    /// A backend that is silent costs each check its timeout. Shared out over the intervals between the checks that it
+    /// fails, the last result is there `fall` intervals after the last check that passed, as it is when the backend
+    /// refuses at once; and from the begin of the first failing check to the end of the last one it is `fall` - 1
+    /// intervals either way, so that an outage shorter than that takes nobody down.
+    pub fn hastens(&self, took: Duration) -> Option<Duration> {
+        let wavers = self.standing == Standing::Up && self.against > 0;
+        wavers.then(|| took / (self.fall - 1).max(1))
+    }
+
     /// Whether any check came to an end yet; one that starts up is up without.
     pub const fn checked(&self) -> bool {
         self.checked
@@ -102,9 +116,14 @@ impl Tracker {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{
+        super::schedule::{Random, Schedule},
+        *,
+    };
 
     fn result(passed: bool) -> Result<(), String> {
         passed.then_some(()).ok_or_else(|| "refused".to_owned())
@@ -217,6 +236,37 @@ mod tests {
                 prop_assert_eq!(tracker.standing(), told);
             }
             prop_assert_eq!(tracker.standing(), reference(up, rise as usize, fall as usize, &history));
+        }
+
+        /// From the last check that passed until it is out, and from the first that failed: what the README promises.
+        #[test]
+        fn a_backend_that_dies_is_down_after_fall_intervals_and_not_much_sooner(
+            seed: u64,
+            fall in 2_u32..6,
+            share in 0.0_f64..=1.0,
+            jitter in 0.0_f64..=0.5,
+        ) {
+            let interval = Duration::from_secs(2);
+            let timeout = (interval * (fall - 1) / fall).mul_f64(share);
+            let start = Instant::now();
+            let mut tracker = Tracker::new(2, fall, true);
+            let mut schedule = Schedule::new(start, interval, jitter, Random::new(seed));
+            tracker.take(result(true));
+            prop_assert_eq!(tracker.hastens(timeout), None);
+            schedule.advance(start);
+            let first = schedule.due();
+            let end = loop {
+                let end = schedule.due() + timeout;
+                tracker.take(result(false));
+                match tracker.hastens(timeout) {
+                    Some(sooner) => schedule.hasten(end, sooner),
+                    None => break end,
+                }
+            };
+            prop_assert_eq!(tracker.standing(), Standing::Down);
+            let slack = Duration::from_millis(1);
+            prop_assert!(end - start <= interval * fall + slack);
+            prop_assert!(end - first + slack >= (interval * (fall - 1)).mul_f64(1.0 - jitter));
         }
     }
 }

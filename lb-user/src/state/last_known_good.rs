@@ -118,6 +118,15 @@ impl<T: Kept> Store<T> {
             })
     }
 
+    /// Puts on the medium what [`Durable::Later`] left to the file system.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let path = self.current();
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| sync(&self.directory))
+            .map_err(|source| StoreError::Write { path, source })
+    }
+
     /// Undoes the last [`save`](Self::save) when what it was about could not be done: the previous state is the state
     /// again. Needs no room on the disk.
     pub fn take_back(&self) -> Result<(), StoreError> {

@@ -10,16 +10,18 @@ use anyhow::{Context, Result, bail};
 
 const BUILD: &str = "run `cargo build -p lb-user --bin evenkeel`";
 
-/// `$EVENKEEL_BIN`, or `evenkeel` in the target directory this test was built into.
+/// `$EVENKEEL_BIN`, or `evenkeel` in the target directory that this test or program was built into.
 pub fn evenkeel() -> Result<PathBuf> {
     if let Some(path) = env::var_os("EVENKEEL_BIN") {
         return Ok(PathBuf::from(path));
     }
-    let test = env::current_exe()?;
-    let profile = test
+    let this = env::current_exe()?;
+    // Tests are in `deps` below it, programs such as the bench in it.
+    let profile = this
         .ancestors()
-        .nth(2)
-        .with_context(|| format!("{} is not in a target directory", test.display()))?;
+        .skip(1)
+        .find(|directory| !directory.ends_with("deps"))
+        .with_context(|| format!("{} is not in a target directory", this.display()))?;
     let binary = profile.join("evenkeel");
     let built = modified(&binary).with_context(|| format!("{} is missing: {BUILD}", binary.display()))?;
     if let Some(newer) = newer_source(&binary.with_extension("d"), built)? {

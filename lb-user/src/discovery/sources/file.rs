@@ -1,28 +1,37 @@
 //! A file of JSON or TOML, followed by inotify (inotify(7)).
 //!
 //! Watched are the directories of the file and of what its links lead to, not the file itself: a rename over it and a
-//! changed link (Kubernetes mounts ConfigMaps behind a `..data` link that it swaps) are events of directories. A text
-//! counts when nothing has been written for [`SETTLE`]; while a writer that has begun has not closed the file, when
-//! nothing has for [`OPEN`]. The file is also read every [`RECHECK`], for file systems whose changes come from elsewhere.
+//! changed link (Kubernetes mounts ConfigMaps behind a `..data` link that it swaps) are events of directories. What a
+//! rename puts in place is whole and counts at once; a text that was written in place counts [`CLOSED`] after its writer
+//! closed it, or when nothing was written for [`OPEN`]. The file is also read every [`RECHECK`], for file systems whose
+//! changes come from elsewhere.
+
+mod watcher;
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
+    ffi::OsString,
     fs,
     io::{self, Read},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use futures_util::StreamExt;
-use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchMask};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::watcher::{Change, Watch};
 use super::listing::Listing;
 use crate::discovery::{Sink, Source, SourceError, Update};
 
+/// A shell that writes a file by several commands opens it again soon after it closed it.
+const CLOSED: Duration = Duration::from_millis(10);
+/// After a removal, or a link that was made.
 const SETTLE: Duration = Duration::from_millis(50);
 const OPEN: Duration = Duration::from_secs(2);
-/// However busy the directory is, the file is read after so long.
+/// However often it changes, so long lies between two readings.
+const PAUSE: Duration = Duration::from_millis(20);
+/// However busy its writers are, the file is read after so long.
 const LATEST: Duration = Duration::from_secs(5);
 const RECHECK: Duration = Duration::from_secs(10);
 /// Links that are followed, as many as the kernel does (path_resolution(7)).
@@ -42,8 +51,6 @@ enum Told {
     Text(Vec<u8>),
     Failure(SourceError),
 }
-
-type Events = EventStream<[u8; 4096]>;
 
 impl FileSource {
     pub fn new(path: PathBuf) -> Self {
@@ -93,25 +100,41 @@ impl FileSource {
     }
 
     /// Watches all directories in which a change can change the file.
-    fn watch(&self, events: &Events) -> Result<(), SourceError> {
-        let mask = WatchMask::CREATE
-            | WatchMask::MODIFY
-            | WatchMask::CLOSE_WRITE
-            | WatchMask::MOVE
-            | WatchMask::DELETE
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF
-            | WatchMask::ONLYDIR;
-        for directory in directories(&self.path) {
-            // Adding a directory again only sets its mask again.
-            events.watches().add(&directory, mask).map_err(|error| {
-                self.fails(
-                    &format!("the directory {} cannot be watched", directory.display()),
-                    &error,
-                )
-            })?;
+    fn watch(&self, watch: &mut Watch) -> Result<(), SourceError> {
+        let Way { directories, names } = way(&self.path);
+        watch.want(directories, names).map_err(|(directory, error)| {
+            self.fails(
+                &format!("the directory {} cannot be watched", directory.display()),
+                &error,
+            )
+        })
+    }
+
+    fn change(&self, change: Option<Change>) -> Result<Change, SourceError> {
+        change.ok_or_else(|| SourceError::Unreachable(format!("{}: inotify has failed", self.path.display())))
+    }
+
+    /// Waits until nobody writes any more, and at least until `earliest`.
+    async fn settle(&self, first: Change, earliest: Instant, watch: &mut Watch) -> Result<(), SourceError> {
+        let latest = Instant::now() + LATEST;
+        let mut change = first;
+        loop {
+            let due = (Instant::now() + quiet(change)).max(earliest).min(latest);
+            match timeout_at(due, watch.next()).await {
+                Err(_) => return Ok(()),
+                Ok(next) => change = change.then(self.change(next)?),
+            }
         }
-        Ok(())
+    }
+}
+
+/// How long nothing may happen after a change before the file is read.
+const fn quiet(change: Change) -> Duration {
+    match change {
+        Change::Placed => Duration::ZERO,
+        Change::Closed => CLOSED,
+        Change::Touched => SETTLE,
+        Change::Writing => OPEN,
     }
 }
 
@@ -121,83 +144,53 @@ impl Source for FileSource {
     }
 
     async fn follow(&mut self, sink: &mut Sink) -> Result<Infallible, SourceError> {
-        let inotify = Inotify::init().map_err(|error| self.fails("inotify is not available", &error))?;
-        let mut events = inotify
-            .into_event_stream([0; 4096])
-            .map_err(|error| self.fails("inotify is not available", &error))?;
+        let mut watch = Watch::new().map_err(|error| self.fails("inotify is not available", &error))?;
         // After a failure everything is said again.
         self.told = Told::Nothing;
         loop {
             // Watched first, so that no change falls between looking and watching.
-            self.watch(&events)?;
+            self.watch(&mut watch)?;
             self.look(sink).await?;
-            let event = match timeout(RECHECK, events.next()).await {
+            let looked = Instant::now();
+            let change = match timeout(RECHECK, watch.next()).await {
                 Err(_) => continue,
-                Ok(event) => event,
+                Ok(change) => self.change(change)?,
             };
-            let first = self.event(event)?;
-            self.settle(first, &mut events).await?;
+            self.settle(change, looked + PAUSE, &mut watch).await?;
         }
     }
 }
 
-impl FileSource {
-    /// Waits until nobody writes any more.
-    async fn settle(&self, first: EventOwned, events: &mut Events) -> Result<(), SourceError> {
-        let latest = Instant::now() + LATEST;
-        let mut quiet = self.quiet(&first, SETTLE);
-        loop {
-            match timeout_at(latest.min(Instant::now() + quiet), events.next()).await {
-                Err(_) => return Ok(()),
-                Ok(event) => quiet = self.quiet(&self.event(event)?, quiet),
-            }
-        }
-    }
-
-    /// How long nothing may happen after this event before the file is read; `before` is what applied before it.
-    fn quiet(&self, event: &EventOwned, before: Duration) -> Duration {
-        let target = self.path.canonicalize().ok();
-        let names = [Some(self.path.as_path()), target.as_deref()];
-        let ours = names
-            .iter()
-            .flatten()
-            .any(|path| path.file_name() == event.name.as_deref());
-        match ours {
-            true if event.mask.contains(EventMask::MODIFY) => OPEN,
-            true => SETTLE,
-            false => before,
-        }
-    }
-
-    fn event(&self, event: Option<io::Result<EventOwned>>) -> Result<EventOwned, SourceError> {
-        match event {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(self.fails("inotify fails", &error)),
-            None => Err(SourceError::Unreachable(format!(
-                "{}: inotify has ended",
-                self.path.display()
-            ))),
-        }
-    }
+/// What a change of which can change what a path leads to.
+struct Way {
+    directories: Vec<PathBuf>,
+    /// Of the file and of all links on the way to it.
+    names: BTreeSet<OsString>,
 }
 
-/// The directory of a file and those of all links on the way to it.
-fn directories(path: &Path) -> Vec<PathBuf> {
-    let mut links = Vec::new();
+/// The directory of a file and those of all links on the way to it, with the names in them that count.
+fn way(path: &Path) -> Way {
+    let mut directories = Vec::new();
+    let mut names: BTreeSet<OsString> = path.file_name().map(OsString::from).into_iter().collect();
     let mut at = path.to_owned();
     for _ in 0..MAX_LINKS {
         let Ok(target) = fs::read_link(&at) else { break };
+        names.extend(target.components().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            _ => None,
+        }));
         at = parent(&at).join(target);
-        links.push(parent(&at));
+        directories.push(parent(&at));
     }
     // Links among the directories themselves.
     if let Ok(real) = path.canonicalize() {
-        links.push(parent(&real));
+        directories.push(parent(&real));
+        names.extend(real.file_name().map(OsString::from));
     }
     // A link to nowhere is mended by an event of the directory it is in.
-    links.retain(|directory| directory.is_dir());
-    links.push(parent(path));
-    links
+    directories.retain(|directory| directory.is_dir());
+    directories.push(parent(path));
+    Way { directories, names }
 }
 
 fn parent(path: &Path) -> PathBuf {
@@ -311,7 +304,8 @@ mod tests {
         std::os::unix::fs::symlink("..one", at("mount/..data")).unwrap();
         std::os::unix::fs::symlink("..data/a.json", at("mount/a.json")).unwrap();
         std::os::unix::fs::symlink("../mount/a.json", at("elsewhere/a.json")).unwrap();
-        let real: Vec<_> = directories(&at("elsewhere/a.json"))
+        let Way { directories, names } = way(&at("elsewhere/a.json"));
+        let real: Vec<_> = directories
             .iter()
             .map(|directory| directory.canonicalize().unwrap())
             .collect();
@@ -320,6 +314,9 @@ mod tests {
                 real.contains(&at(directory).canonicalize().unwrap()),
                 "{directory}: {real:?}"
             );
+        }
+        for name in ["a.json", "..data"] {
+            assert!(names.contains(std::ffi::OsStr::new(name)), "{name}: {names:?}");
         }
     }
 }

@@ -17,7 +17,10 @@ use lb_common::backend::state;
 use lb_user::{maps::PinnedMaps, state::desired::address_from};
 use tests::lab::{Config, Daemon, Lab, Service};
 
-use crate::report::{DiscoveryFigures, Report};
+use crate::{
+    removals,
+    report::{DiscoveryFigures, Report, percentile},
+};
 
 const SERVICES: u32 = 1_000;
 const EACH: u32 = 100;
@@ -26,6 +29,8 @@ const CHURN: u32 = SERVICES * EACH / 100;
 /// Services that change together; so many times a second as make the churn.
 const TOGETHER: u32 = 100;
 const STRETCH: Duration = Duration::from_secs(15);
+/// Between two looks at the map.
+const LOOK: Duration = Duration::from_millis(1);
 /// Longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -72,6 +77,7 @@ pub fn run(report: &mut Report) -> Result<()> {
         first_load_ms: first_load.as_secs_f64() * 1e3,
         rss_loaded_mb: loaded_mb,
         rss_churned_mb: rss_mb(pid)?,
+        rss_peak_mb: peak_mb(pid)?,
         churn_per_second: CHURN,
         cpu_share: cpu,
         propagation_p50_ms: percentile(&latencies, 0.50),
@@ -80,7 +86,9 @@ pub fn run(report: &mut Report) -> Result<()> {
     };
     figures.print();
     report.discovery = Some(figures);
-    daemon.stop()
+    daemon.stop()?;
+    report.removals = removals::run()?;
+    Ok(())
 }
 
 /// Replaces endpoints at the rate of the churn, and follows single ones of them into the map.
@@ -130,6 +138,8 @@ fn churn(files: &Files, daemon: &Daemon, pid: u32) -> Result<(Vec<f64>, f64)> {
                 "a change never reached the datapath: {}",
                 daemon.log()
             );
+            // The processor belongs to the daemon.
+            thread::sleep(LOOK);
         }
         latencies.push(written.elapsed().as_secs_f64() * 1e3);
         thread::sleep(Duration::from_millis(50));
@@ -194,11 +204,22 @@ fn wait(what: &str, mut is: impl FnMut() -> Result<()>) -> Result<()> {
 }
 
 fn rss_mb(pid: u32) -> Result<f64> {
+    status_mb(pid, "VmRSS")
+}
+
+/// The most it ever was.
+fn peak_mb(pid: u32) -> Result<f64> {
+    status_mb(pid, "VmHWM")
+}
+
+fn status_mb(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("VmRSS")?;
+    let value = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = value
+        .and_then(|value| value.split_whitespace().next())
+        .with_context(|| name.to_owned())?;
     Ok(kib.parse::<f64>()? / 1024.0)
 }
 
@@ -220,9 +241,4 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
             .context("a number")
     };
     Ok((ticks(11)? + ticks(12)?) / rustix::param::clock_ticks_per_second() as f64)
-}
-
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let at = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }

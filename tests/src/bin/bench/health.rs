@@ -14,7 +14,10 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::{net::TcpSocket, runtime, sync::mpsc};
 
-use crate::report::{HealthFigures, Report};
+use crate::{
+    deaths,
+    report::{HealthFigures, Report},
+};
 
 const BACKENDS: usize = 5_000;
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -35,6 +38,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     line("health_latest", figures.latest_ms, "ms");
     println!("{:<28} {:>9} of {} due", "health_done", figures.done, figures.due);
     report.health = Some(figures);
+    report.deaths = deaths::run()?;
     Ok(())
 }
 

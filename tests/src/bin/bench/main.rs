@@ -1,11 +1,13 @@
 //! Measures Evenkeel beside a floor and a kernel-LRU balancer, in one run; started by `cargo xtask bench`.
 
 mod control;
+mod deaths;
 mod discovery;
 mod health;
 mod memory;
 mod packet;
 mod program;
+mod removals;
 mod report;
 mod skew;
 

@@ -16,6 +16,59 @@ pub struct Report {
     pub skew: Option<SkewFigures>,
     pub health: Option<HealthFigures>,
     pub discovery: Option<DiscoveryFigures>,
+    /// By source; empty where it was not measured.
+    pub removals: Vec<RemovalFigures>,
+    /// By kind; empty where it was not measured.
+    pub deaths: Vec<DeathFigures>,
+}
+
+/// From the moment a source was told to remove a backend until it was out of the slots.
+pub struct RemovalFigures {
+    pub source: &'static str,
+    pub removals: usize,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub worst_ms: f64,
+}
+
+impl RemovalFigures {
+    pub fn print(&self) {
+        let line = |name: &str, value: f64| {
+            println!(
+                "{:<28} {value:>9.1} ms",
+                format!("removal_{}_{name}", self.source)
+            );
+        };
+        line("p50", self.p50_ms);
+        line("p99", self.p99_ms);
+        line("worst", self.worst_ms);
+    }
+}
+
+/// From the death of a backend until it was out of the slots, less `fall` intervals of its checks.
+pub struct DeathFigures {
+    pub kind: &'static str,
+    pub deaths: usize,
+    /// Negative where it was out sooner.
+    pub beyond_p50_ms: f64,
+    pub beyond_worst_ms: f64,
+}
+
+impl DeathFigures {
+    pub fn print(&self) {
+        let line = |name: &str, value: f64| {
+            let name = format!("death_{}_{name}", self.kind);
+            println!("{name:<28} {value:>9.1} ms beyond fall x interval");
+        };
+        line("p50", self.beyond_p50_ms);
+        line("worst", self.beyond_worst_ms);
+    }
+}
+
+/// The value that such a share of sorted ones does not exceed.
+pub fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// Of many endpoints from sources, in a daemon of its own.
@@ -25,6 +78,7 @@ pub struct DiscoveryFigures {
     pub first_load_ms: f64,
     pub rss_loaded_mb: f64,
     pub rss_churned_mb: f64,
+    pub rss_peak_mb: f64,
     pub churn_per_second: u32,
     /// CPU time of the daemon under churn, as a share of one core.
     pub cpu_share: f64,
@@ -40,6 +94,7 @@ impl DiscoveryFigures {
         line("first_load", self.first_load_ms, "ms");
         line("rss_loaded", self.rss_loaded_mb, "MB");
         line("rss_churned", self.rss_churned_mb, "MB");
+        line("rss_peak", self.rss_peak_mb, "MB");
         line("cpu_under_churn", 100.0 * self.cpu_share, "% of a core");
         line("propagation_p50", self.propagation_p50_ms, "ms");
         line("propagation_p99", self.propagation_p99_ms, "ms");
@@ -134,10 +189,25 @@ impl Report {
             json!({
                 "endpoints": figures.endpoints, "first_load_ms": figures.first_load_ms,
                 "rss_loaded_mb": figures.rss_loaded_mb, "rss_churned_mb": figures.rss_churned_mb,
+                "rss_peak_mb": figures.rss_peak_mb,
                 "churn_per_second": figures.churn_per_second, "cpu_share": figures.cpu_share,
                 "propagation_p50_ms": figures.propagation_p50_ms, "propagation_p99_ms": figures.propagation_p99_ms,
                 "samples": figures.samples,
             })
+        });
+        let removals = self.removals.iter().map(|figures| {
+            let values = json!({
+                "removals": figures.removals, "p50_ms": figures.p50_ms, "p99_ms": figures.p99_ms,
+                "worst_ms": figures.worst_ms,
+            });
+            (figures.source.to_owned(), values)
+        });
+        let deaths = self.deaths.iter().map(|figures| {
+            let values = json!({
+                "deaths": figures.deaths, "beyond_p50_ms": figures.beyond_p50_ms,
+                "beyond_worst_ms": figures.beyond_worst_ms,
+            });
+            (figures.kind.to_owned(), values)
         });
         let report = json!({
             "packet": packet,
@@ -146,6 +216,8 @@ impl Report {
             "skew": skew,
             "health": health,
             "discovery": discovery,
+            "removals": removals.collect::<Map<_, _>>(),
+            "deaths": deaths.collect::<Map<_, _>>(),
         });
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }
