@@ -30,6 +30,9 @@ use crate::{
 /// How long a change waits for the next hops of new backends before it goes on without them.
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// How long a source's new backends wait: the kernel knows the way to most at once, and then tables are written once.
+const GLANCE: Duration = Duration::from_millis(10);
+
 /// With so many backends that stay for each that goes, a service does not wait for those that come.
 const STAYING: usize = 10;
 
@@ -56,14 +59,11 @@ impl Controller {
         let changed = block_in_place(|| self.differences(&proposal))?;
         let new = self.unknown_addresses(&changed);
         if !new.is_empty() {
-            let mut wanted = self.ledger.addresses();
-            wanted.extend(&new);
-            self.resolver.want(wanted);
+            self.resolver.want_also(new.clone());
             // Sources speak often, and nobody waits for an answer: their backends follow when they can be reached. But
             // what takes the place of others must be reachable when those go, or there are too few to serve.
-            if proposal.trigger != Trigger::Discovery || self.replaces_backends(&changed) {
-                self.settle(&new).await;
-            }
+            let waits = proposal.trigger != Trigger::Discovery || self.replaces_backends(&changed);
+            self.settle(&new, if waits { SETTLE } else { GLANCE }).await;
         }
         block_in_place(|| {
             let result = self.carry_out(proposal, changed, &new);
@@ -76,10 +76,10 @@ impl Controller {
 
     /// Waits for next hops. A backend that dies meanwhile does not wait for that: its way out of the slots is no part of
     /// the proposal.
-    async fn settle(&mut self, new: &BTreeSet<IpAddr>) {
+    async fn settle(&mut self, new: &BTreeSet<IpAddr>, limit: Duration) {
         // A receiver of its own: answers about others stay unseen here, and are followed afterwards.
         let mut answers = self.answers.clone();
-        let mut settled = std::pin::pin!(settle(&mut answers, new, SETTLE));
+        let mut settled = std::pin::pin!(settle(&mut answers, new, limit));
         loop {
             tokio::select! {
                 () = &mut settled => return,
@@ -172,19 +172,19 @@ impl Controller {
         changed: Changed,
         new: &BTreeSet<IpAddr>,
     ) -> Result<Done, Refusal> {
-        let removes = self.removes_backends(&changed);
         self.judge(&changed);
         let config = proposal.config.as_ref().unwrap_or(&self.config);
         let in_force = self.ledger.desired.settings;
-        let answers = self.answers.borrow().clone();
+        let answers = {
+            let known = self.answers.borrow();
+            let answer = |address: &IpAddr| (*address, known.get(address).cloned());
+            new.iter().map(answer).collect()
+        };
         let draft = Draft {
             overlay: proposal.overlay,
             services: changed,
             settings: config.desired_settings(in_force.table_key, in_force.sampling),
-            answers: new
-                .iter()
-                .map(|address| (*address, answers.get(address).cloned()))
-                .collect(),
+            answers,
             trigger: proposal.trigger,
         };
         let entered = self
@@ -193,9 +193,6 @@ impl Controller {
             .map_err(|error| self.refuse(error))?;
         self.want_checks();
         self.shared.recorder.change_applied(proposal.since.elapsed());
-        if removes {
-            self.resolver.want(self.ledger.addresses());
-        }
         if let Some(config) = proposal.config {
             self.take_over(config);
         }
@@ -282,22 +279,6 @@ impl Controller {
                 before.sources.contains_key(address) && self.ledger.next_hops.contains_key(address)
             };
             !gone.is_empty() && after.sources.keys().filter(stays).count() < STAYING * gone.len()
-        })
-    }
-
-    fn removes_backends(&self, changed: &Changed) -> bool {
-        changed.iter().any(|(name, service)| {
-            let after = service.as_ref().map(|service| &service.sources);
-            let before = self
-                .ledger
-                .effective
-                .services
-                .get(name)
-                .into_iter()
-                .flat_map(|old| old.sources.keys());
-            before
-                .into_iter()
-                .any(|address| after.is_none_or(|after| !after.contains_key(address)))
         })
     }
 

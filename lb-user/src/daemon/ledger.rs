@@ -41,7 +41,7 @@ use crate::{
     },
     watch::published::Board,
 };
-use undo::Undo;
+use undo::{Undo, put};
 
 /// What is in force, and the one way to something else.
 pub(super) struct Ledger<M> {
@@ -366,18 +366,29 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Takes over the resolver's answers; the addresses whose answer differs from before.
-    pub fn take_answers(&mut self, answers: BTreeMap<IpAddr, Resolution>) -> Answers {
-        let differing = next_hops::differing(&self.resolutions, &answers);
-        self.resolutions = answers;
-        let next_hops = next_hops::updated(&self.next_hops, &self.resolutions, &self.addresses());
-        let before = std::mem::replace(&mut self.next_hops, next_hops);
-        let changed = differing
-            .iter()
-            .copied()
-            .filter(|address| before.get(address) != self.next_hops.get(address))
-            .collect();
-        Answers { differing, changed }
+    /// Takes over what the resolver says anew; `None`: it does not follow that address any more.
+    pub fn take_news(&mut self, news: BTreeMap<IpAddr, Option<Resolution>>) -> Answers {
+        let mut answers = Answers::default();
+        for (address, answer) in news {
+            if self.resolutions.get(&address) == answer.as_ref() {
+                continue;
+            }
+            answers.differing.insert(address);
+            let in_use = self.next_hops.get(&address).copied();
+            let hop = next_hops::after(in_use, answer.as_ref());
+            if hop != in_use {
+                answers.changed.insert(address);
+            }
+            put(&mut self.next_hops, address, hop);
+            put(&mut self.resolutions, address, answer);
+        }
+        answers
+    }
+
+    /// Forgets answers about addresses that are no backend's any more.
+    pub fn forget_answers(&mut self, addresses: &BTreeSet<IpAddr>) {
+        self.resolutions.retain(|address, _| addresses.contains(address));
+        self.next_hops.retain(|address, _| addresses.contains(address));
     }
 
     /// Every backend's address.
@@ -400,6 +411,7 @@ impl<M> Ledger<M> {
 }
 
 /// What new answers of the resolver came to.
+#[derive(Default)]
 pub(super) struct Answers {
     /// Another answer, if only in its words.
     pub differing: BTreeSet<IpAddr>,

@@ -15,36 +15,26 @@ use crate::{
 /// The next hops in use.
 pub type NextHops = BTreeMap<IpAddr, NextHop>;
 
-/// Next hops after an answer of the resolver. While an address is still being asked about, the one in use stays.
+/// The next hop after an answer of the resolver. While an address is still being asked about, the one in use stays.
+pub fn after(in_use: Option<NextHop>, answer: Option<&Resolution>) -> Option<NextHop> {
+    match answer {
+        Some(Resolution::Resolved(hop)) => Some(*hop),
+        Some(Resolution::Unresolved { pending: false, .. }) => None,
+        Some(Resolution::Unresolved { pending: true, .. }) | None => in_use,
+    }
+}
+
+/// Next hops of all wanted addresses after answers of the resolver.
 pub fn updated(
     in_use: &NextHops,
     resolutions: &BTreeMap<IpAddr, Resolution>,
     wanted: &BTreeSet<IpAddr>,
 ) -> NextHops {
     let next = wanted.iter().filter_map(|address| {
-        let hop = match resolutions.get(address) {
-            Some(Resolution::Resolved(hop)) => Some(*hop),
-            Some(Resolution::Unresolved { pending: false, .. }) => None,
-            Some(Resolution::Unresolved { pending: true, .. }) | None => in_use.get(address).copied(),
-        };
-        Some((*address, hop?))
+        let hop = after(in_use.get(address).copied(), resolutions.get(address))?;
+        Some((*address, hop))
     });
     next.collect()
-}
-
-/// Addresses whose answer differs.
-pub fn differing(
-    before: &BTreeMap<IpAddr, Resolution>,
-    after: &BTreeMap<IpAddr, Resolution>,
-) -> BTreeSet<IpAddr> {
-    let changed = after
-        .iter()
-        .filter(|(address, answer)| before.get(address) != Some(answer));
-    let gone = before.keys().filter(|address| !after.contains_key(address));
-    changed
-        .map(|(address, _)| *address)
-        .chain(gone.copied())
-        .collect()
 }
 
 /// What adopted maps forward by, so that a restart takes no backend away before the kernel has answered.
@@ -101,7 +91,5 @@ mod tests {
         let now = updated(&in_use, &answers, &wanted);
         assert_eq!(now, [(a, hop(1)), (c, hop(2))].into());
         assert_eq!(updated(&now, &BTreeMap::new(), &wanted), now);
-        assert_eq!(differing(&BTreeMap::new(), &answers), [a, b, c].into());
-        assert!(differing(&answers, &answers).is_empty());
     }
 }

@@ -81,9 +81,11 @@ pub(super) fn after(
         return published;
     }
     let written = Written::by(plan);
-    let entries = entries(observed, &written);
+    let service_of = |key: &ServiceKey| written.services.get(key).or_else(|| observed.services.get(key));
+    let ids = keys.iter().filter_map(|key| Some(service_of(key)?.id)).collect();
+    let entries = entries(observed, &written, &ids);
     for key in keys {
-        let service = written.services.get(&key).or_else(|| observed.services.get(&key));
+        let service = service_of(&key);
         let (Some(wanted), Some(service)) = (desired.services.get(&key), service) else {
             published.services.remove(&key);
             continue;
@@ -146,15 +148,19 @@ fn slots_of(
     }
 }
 
-/// Entries in use after the plan: service id → address → reference.
-fn entries(observed: &Observed, written: &Written<'_>) -> BTreeMap<u32, BTreeMap<IpAddr, BackendRef>> {
+/// Entries of these services in use after the plan: service id → address → reference.
+fn entries(
+    observed: &Observed,
+    written: &Written<'_>,
+    services: &BTreeSet<u32>,
+) -> BTreeMap<u32, BTreeMap<IpAddr, BackendRef>> {
     let unwritten = observed
         .backends
         .iter()
         .filter(|(id, _)| !written.backends.contains_key(id));
     let mut entries: BTreeMap<u32, BTreeMap<IpAddr, BackendRef>> = BTreeMap::new();
     for (id, entry) in unwritten.chain(&written.backends) {
-        if entry.state != state::UNSET {
+        if entry.state != state::UNSET && services.contains(&entry.service) {
             let address = address_from(&entry.address, entry.family);
             let reference = BackendRef::new(*id, entry.generation);
             entries

@@ -22,8 +22,8 @@ const SINGLE_EVENTS: usize = 8;
 impl Controller {
     /// Takes the resolver's newest answers to the datapath at once.
     pub(super) fn follow_next_hops(&mut self, since: Instant) {
-        let answers = self.answers.borrow_and_update().clone();
-        let Answers { differing, changed } = self.ledger.take_answers(answers);
+        let news = self.resolver.news(&mut self.answers);
+        let Answers { differing, changed } = self.ledger.take_news(news);
         if differing.is_empty() {
             return;
         }
@@ -46,6 +46,10 @@ impl Controller {
 
     /// Compares all maps with what they should hold, and puts right what differs; interfaces too.
     pub(super) fn reconcile(&mut self) {
+        // Backends that are gone are followed until now: others may have had their addresses.
+        let addresses = self.ledger.addresses();
+        self.ledger.forget_answers(&addresses);
+        self.resolver.want(addresses);
         self.reattach();
         let left = self.left_as_it_is();
         let result = self.bring_about(&self.all_but(&left), Trigger::Reconcile);

@@ -26,6 +26,7 @@ use crate::{
         observed::Observed,
         overlay::EffectiveService,
     },
+    watch::published::owned,
 };
 
 /// One consistent picture. Services that did not change are shared with the picture before.
@@ -260,12 +261,8 @@ impl<'a> Sources<'a> {
         else {
             return BTreeMap::new();
         };
-        let mut counts: BTreeMap<BackendRef, u32> = BTreeMap::new();
-        for slot in slots {
-            *counts.entry(*slot).or_default() += 1;
-        }
         let all = slots.len() as f64;
-        counts
+        owned(slots)
             .into_iter()
             .map(|(reference, count)| (reference, f64::from(count) / all))
             .collect()

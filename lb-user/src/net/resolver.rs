@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -28,6 +29,9 @@ use super::{
 /// Every wanted backend that was looked at, by canonical address.
 pub type Resolutions = BTreeMap<IpAddr, Resolution>;
 
+/// Backends whose answer is another one, or gone, since somebody asked for this last.
+type News = Arc<Mutex<BTreeSet<IpAddr>>>;
+
 /// Routes and interfaces change in bursts; they are read again this long after the first change.
 const SETTLE: Duration = Duration::from_millis(20);
 /// How often missing and failed neighbours are asked for.
@@ -45,14 +49,44 @@ pub struct Resolver;
 /// Tells the actor which backends are wanted; the actor ends with its last handle.
 #[derive(Clone, Debug)]
 pub struct ResolverHandle {
-    wanted: mpsc::UnboundedSender<BTreeSet<IpAddr>>,
+    wanted: mpsc::UnboundedSender<Want>,
+    news: News,
+}
+
+/// Backends that are wanted.
+#[derive(Debug)]
+enum Want {
+    /// These and no others.
+    Only(BTreeSet<IpAddr>),
+    /// These too.
+    Also(BTreeSet<IpAddr>),
 }
 
 impl ResolverHandle {
+    /// From now on wants these backends and no others.
     pub fn want(&self, backends: BTreeSet<IpAddr>) {
         // Fails only when the runtime is shutting down.
-        let _ = self.wanted.send(canonical(backends));
+        let _ = self.wanted.send(Want::Only(canonical(backends)));
     }
+
+    /// Wants these backends too.
+    pub fn want_also(&self, backends: BTreeSet<IpAddr>) {
+        // As above.
+        let _ = self.wanted.send(Want::Also(canonical(backends)));
+    }
+
+    /// What has changed in `answers` since the call before; `None` for an answer that is gone.
+    pub fn news(&self, answers: &mut watch::Receiver<Resolutions>) -> BTreeMap<IpAddr, Option<Resolution>> {
+        // In this order: the actor notes what it changes while it holds the answers.
+        let answers = answers.borrow_and_update();
+        let news = std::mem::take(&mut *locked(&self.news));
+        let answer = |backend| (backend, answers.get(&backend).cloned());
+        news.into_iter().map(answer).collect()
+    }
+}
+
+fn locked(news: &News) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+    news.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Resolver {
@@ -72,6 +106,7 @@ impl Resolver {
         tokio::spawn(connection);
         let (wanted, wants) = mpsc::unbounded_channel();
         let (publish, receiver) = watch::channel(Resolutions::new());
+        let news = News::default();
         let actor = Actor {
             handle: connect()?,
             wanted: canonical(backends),
@@ -79,10 +114,11 @@ impl Resolver {
             neighbours: Neighbours::default(),
             routes: BTreeMap::new(),
             answers: BTreeMap::new(),
+            news: Arc::clone(&news),
             publish,
         };
         tokio::spawn(actor.run(wants, messages.map(|(message, _)| message)));
-        Ok((ResolverHandle { wanted }, receiver))
+        Ok((ResolverHandle { wanted, news }, receiver))
     }
 }
 
@@ -108,6 +144,7 @@ struct Actor {
     neighbours: Neighbours,
     routes: BTreeMap<IpAddr, Route>,
     answers: BTreeMap<IpAddr, Answer>,
+    news: News,
     publish: watch::Sender<Resolutions>,
 }
 
@@ -128,7 +165,7 @@ enum Change {
 impl Actor {
     async fn run(
         mut self,
-        mut wants: mpsc::UnboundedReceiver<BTreeSet<IpAddr>>,
+        mut wants: mpsc::UnboundedReceiver<Want>,
         messages: impl futures_util::Stream<Item = NetlinkMessage<RouteNetlinkMessage>>,
     ) {
         let mut messages = std::pin::pin!(messages);
@@ -142,8 +179,9 @@ impl Actor {
         loop {
             let due = routes_due.unwrap_or_else(Instant::now);
             tokio::select! {
-                backends = wants.recv() => match backends {
-                    Some(backends) => self.want(backends).await,
+                want = wants.recv() => match want {
+                    Some(Want::Only(backends)) => self.want(backends).await,
+                    Some(Want::Also(backends)) => self.want_also(backends).await,
                     None => return,
                 },
                 message = messages.next() => match message.map(|message| self.take_in(message)) {
@@ -205,13 +243,29 @@ impl Actor {
     }
 
     async fn want(&mut self, backends: BTreeSet<IpAddr>) {
+        let gone: Vec<IpAddr> = self.wanted.difference(&backends).copied().collect();
+        for backend in &gone {
+            self.wanted.remove(backend);
+            self.routes.remove(backend);
+            self.answers.remove(backend);
+        }
+        self.show(&gone);
+        self.want_also(backends).await;
+    }
+
+    async fn want_also(&mut self, backends: BTreeSet<IpAddr>) {
         let new: Vec<IpAddr> = backends.difference(&self.wanted).copied().collect();
-        self.wanted = backends;
-        self.routes.retain(|backend, _| self.wanted.contains(backend));
-        self.answers.retain(|backend, _| self.wanted.contains(backend));
-        self.look_up(new).await;
-        self.decide_all();
-        self.ask(|neighbour| neighbour.is_none()).await;
+        if new.is_empty() {
+            return;
+        }
+        self.wanted.extend(&new);
+        self.look_up(&new).await;
+        self.decide(&new);
+        let stand_on: BTreeSet<NeighbourKey> = new
+            .iter()
+            .filter_map(|backend| self.answers.get(backend)?.neighbour)
+            .collect();
+        self.ask_of(stand_on, |neighbour| neighbour.is_none()).await;
     }
 
     async fn read_everything(&mut self) {
@@ -230,12 +284,13 @@ impl Actor {
             Ok(list) => self.interfaces = list,
             Err(error) => tracing::warn!(%error, "cannot read the interfaces"),
         }
-        self.look_up(self.wanted.iter().copied().collect()).await;
+        self.look_up(&self.wanted.iter().copied().collect::<Vec<_>>())
+            .await;
         self.decide_all();
         self.ask(|neighbour| neighbour.is_none()).await;
     }
 
-    async fn look_up(&mut self, backends: Vec<IpAddr>) {
+    async fn look_up(&mut self, backends: &[IpAddr]) {
         for batch in backends.chunks(BATCH) {
             let asked = batch
                 .iter()
@@ -251,7 +306,11 @@ impl Actor {
 
     /// Asks the kernel for the neighbours that backends stand on and whose state is `wanted`.
     async fn ask(&self, wanted: impl Fn(Option<Neighbour>) -> bool) {
-        for key in self.needed() {
+        self.ask_of(self.needed(), wanted).await;
+    }
+
+    async fn ask_of(&self, keys: BTreeSet<NeighbourKey>, wanted: impl Fn(Option<Neighbour>) -> bool) {
+        for key in keys {
             if wanted(self.neighbours.get(&key)) {
                 neighbours::ask(&self.handle, key).await;
             }
@@ -274,29 +333,41 @@ impl Actor {
             .map(|(backend, _)| *backend)
             .collect();
         if !standing.is_empty() {
-            self.decide(standing);
+            self.decide(&standing);
         }
     }
 
     fn decide_all(&mut self) {
-        self.decide(self.routes.keys().copied().collect());
+        self.decide(&self.routes.keys().copied().collect::<Vec<_>>());
     }
 
-    fn decide(&mut self, backends: Vec<IpAddr>) {
+    fn decide(&mut self, backends: &[IpAddr]) {
         for backend in backends {
-            if let Some(route) = self.routes.get(&backend) {
-                let answer = resolve(backend, route, &self.interfaces, &self.neighbours);
-                self.answers.insert(backend, answer);
+            if let Some(route) = self.routes.get(backend) {
+                let answer = resolve(*backend, route, &self.interfaces, &self.neighbours);
+                self.answers.insert(*backend, answer);
             }
         }
-        let now: Resolutions = self
-            .answers
-            .iter()
-            .map(|(backend, answer)| (*backend, answer.resolution.clone()))
-            .collect();
-        self.publish.send_if_modified(|before| {
-            let changed = *before != now;
-            *before = now;
+        self.show(backends);
+    }
+
+    /// Publishes the answers for these backends.
+    fn show(&self, backends: &[IpAddr]) {
+        self.publish.send_if_modified(|shown| {
+            let mut news = locked(&self.news);
+            let mut changed = false;
+            for backend in backends {
+                let answer = self.answers.get(backend).map(|answer| &answer.resolution);
+                if shown.get(backend) == answer {
+                    continue;
+                }
+                changed = true;
+                news.insert(*backend);
+                match answer {
+                    Some(answer) => drop(shown.insert(*backend, answer.clone())),
+                    None => drop(shown.remove(backend)),
+                }
+            }
             changed
         });
     }

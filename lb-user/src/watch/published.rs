@@ -61,11 +61,10 @@ impl Table {
 
 /// Slots by owner.
 pub fn owned(slots: &[BackendRef]) -> BTreeMap<BackendRef, u32> {
-    let mut owned = BTreeMap::new();
-    for slot in slots {
-        *owned.entry(*slot).or_default() += 1;
-    }
-    owned
+    let mut sorted = slots.to_vec();
+    sorted.sort_unstable();
+    let runs = sorted.chunk_by(|one, other| one == other);
+    runs.map(|run| (run[0], run.len() as u32)).collect()
 }
 
 /// Where the controller leaves what it wrote. Readers can tell whether it is writing right now.

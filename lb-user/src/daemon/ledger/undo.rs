@@ -106,9 +106,14 @@ impl<M> Ledger<M> {
 
 fn put_back<K: Ord, V>(map: &mut BTreeMap<K, V>, before: Vec<(K, Option<V>)>) {
     for (key, old) in before.into_iter().rev() {
-        match old {
-            Some(old) => map.insert(key, old),
-            None => map.remove(&key),
-        };
+        put(map, key, old);
     }
+}
+
+/// Sets a value, or removes it.
+pub(super) fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
 }

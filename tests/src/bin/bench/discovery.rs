@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use lb_common::backend::state;
-use lb_user::{maps::PinnedMaps, state::desired::address_from};
+use lb_user::{
+    maps::PinnedMaps,
+    state::desired::{address_bytes, address_from},
+};
 use tests::lab::{Config, Daemon, Lab, Service};
 
 use crate::{
@@ -30,7 +33,7 @@ const CHURN: u32 = SERVICES * EACH / 100;
 const TOGETHER: u32 = 100;
 const STRETCH: Duration = Duration::from_secs(15);
 /// Between two looks at the map.
-const LOOK: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(5);
 /// Longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -95,10 +98,19 @@ pub fn run(report: &mut Report) -> Result<()> {
 fn churn(files: &Files, daemon: &Daemon, pid: u32) -> Result<(Vec<f64>, f64)> {
     let counters = PinnedMaps::open_read_only(daemon.pins())?.counters();
     let entries = counters.capacity().backends;
+    let (wanted, family) = address_bytes(address(SERVICES - 1, 0));
+    let first = (1..entries).filter_map(|id| counters.backend_entry(id));
+    let service = first
+        .filter(|entry| (entry.address, entry.family) == (wanted, family))
+        .map(|entry| entry.service)
+        .next()
+        .context("the last service has no backend in the map")?;
     let is_there = |address: IpAddr| {
         (1..entries).any(|id| {
             counters.backend_entry(id).is_some_and(|entry| {
-                entry.state == state::SERVING && address_from(&entry.address, entry.family) == address
+                entry.service == service
+                    && entry.state == state::SERVING
+                    && address_from(&entry.address, entry.family) == address
             })
         })
     };

@@ -105,6 +105,12 @@ fn answers(addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Resolution> {
     addresses.iter().map(answer).collect()
 }
 
+/// The same, as all of them are new.
+fn news(addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Option<Resolution>> {
+    let answers = answers(addresses).into_iter();
+    answers.map(|(address, answer)| (address, Some(answer))).collect()
+}
+
 fn settings() -> DesiredSettings {
     DesiredSettings {
         table_key: FingerprintKey::from_words([3; _]),
@@ -292,8 +298,8 @@ impl Scene {
 
     /// The resolver answers.
     fn resolve(&mut self) {
-        let answers = answers(&self.ledger.addresses());
-        let changed = self.ledger.take_answers(answers).changed;
+        let news = news(&self.ledger.addresses());
+        let changed = self.ledger.take_news(news).changed;
         let names = self.ledger.services_with(&changed);
         self.ledger.refresh_desired(&names);
         self.reconcile();

@@ -143,7 +143,7 @@ fn an_answer_that_came_with_a_refused_change_is_not_forgotten_by_other_services(
     wanted.overlay.add_backend(&wanted.file, "dns", spec).unwrap();
     scene.ledger.maps.fail_once_at(1);
     taken_back(scene.enter(&wanted));
-    let Answers { changed, .. } = scene.ledger.take_answers(answers(&scene.ledger.addresses()));
+    let Answers { changed, .. } = scene.ledger.take_news(news(&scene.ledger.addresses()));
     assert_eq!(changed, [address].into());
 }
 
