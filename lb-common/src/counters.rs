@@ -30,7 +30,10 @@ pub struct CpuCounters {
     /// Indexed by [`Event`].
     pub events: [Word; EVENT_SLOTS],
     /// Second of the datapath's clock in which this CPU last logged a warning, by event.
-    pub warned: [Word; EVENT_SLOTS],
+    pub warned: [Word; EVENT_SLOTS - 1],
+    /// ICMP messages that this CPU made in a second: the second of the datapath's clock in the upper half, how many in
+    /// the lower.
+    pub answered: Word,
     pub histogram: Histogram,
 }
 
@@ -71,10 +74,16 @@ pub enum Event {
     SampleLost = 10,
     /// An index pointed outside a map: a bug, or maps written by something else.
     MapInconsistent = 11,
+    /// An ICMP error was forwarded to the backend of the flow that it is about.
+    IcmpErrorForwarded = 12,
+    /// The backend of a first fragment was remembered.
+    FragmentStored = 13,
+    /// The same, over one that other fragments may still have come for.
+    FragmentEvicted = 14,
 }
 
 impl Event {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::FlowStored,
         Self::EvictedExpired,
         Self::EvictedClosing,
@@ -87,6 +96,9 @@ impl Event {
         Self::SlotNotServing,
         Self::SampleLost,
         Self::MapInconsistent,
+        Self::IcmpErrorForwarded,
+        Self::FragmentStored,
+        Self::FragmentEvicted,
     ];
 
     /// Label in metrics.
@@ -104,6 +116,9 @@ impl Event {
             Self::SlotNotServing => "slot_not_serving",
             Self::SampleLost => "sample_lost",
             Self::MapInconsistent => "map_inconsistent",
+            Self::IcmpErrorForwarded => "icmp_error_forwarded",
+            Self::FragmentStored => "fragment_stored",
+            Self::FragmentEvicted => "fragment_evicted",
         }
     }
 }
@@ -119,6 +134,7 @@ impl Default for CpuCounters {
             verdicts: zeroed(),
             events: zeroed(),
             warned: zeroed(),
+            answered: Word::new(0),
             histogram: Histogram::default(),
         }
     }

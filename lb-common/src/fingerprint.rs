@@ -69,9 +69,21 @@ impl FingerprintKey {
     /// The fingerprint of a flow, see [`crate::flow::TAKEN`].
     #[inline(always)]
     pub fn of_flow(&self, tuple: &FlowTuple) -> u64 {
+        self.of(tuple, 0)
+    }
+
+    /// The fingerprint of a packet that came in fragments: its identification stands for the ports. Protocol and family
+    /// of no flow are as here, so that it is independent of every flow's.
+    #[inline(always)]
+    pub fn of_fragments(&self, tuple: &FlowTuple) -> u64 {
+        self.of(tuple, 1 << 16)
+    }
+
+    #[inline(always)]
+    fn of(&self, tuple: &FlowTuple, kind: u64) -> u64 {
         // The family is part of the message, so that no IPv4 flow has the characters of an IPv6 flow.
         let family = 4 + 2 * tuple.v6 as u64;
-        let last = tuple.ports as u64 | (tuple.protocol as u64 | family << 8) << 32;
+        let last = tuple.ports as u64 | (tuple.protocol as u64 | family << 8 | kind) << 32;
         let mut sums = [0; 2];
         for (sum, key) in sums.iter_mut().zip(&self.halves) {
             *sum = key[0]
@@ -191,6 +203,9 @@ mod tests {
                 .collect();
             products.push((4, ports, u32::from(protocol) + 256 * if v6 { 6 } else { 4 }));
             prop_assert_eq!(key.of_flow(&tuple), by_the_book(&words, &products));
+            products.pop();
+            products.push((4, ports, u32::from(protocol) + 256 * if v6 { 6 } else { 4 } + 65_536));
+            prop_assert_eq!(key.of_fragments(&tuple), by_the_book(&words, &products));
 
             let (low, high) = halves(message[0]);
             let client = if v6 {
@@ -220,6 +235,7 @@ mod tests {
             // The same words in the other family are another flow.
             let other_family = FlowTuple { v6: !v6, ..whole };
             prop_assert_ne!(key.of_flow(&other_family), fingerprint);
+            prop_assert_ne!(key.of_fragments(&whole), fingerprint);
             let client = key.of_client(&whole);
             for bit in 0..if v6 { 128 } else { 32 } {
                 let mut message = message;

@@ -42,6 +42,37 @@ maps! {
     CPU_COUNTERS = 2;
     /// Ring buffer of [`crate::sample::Sample`]; octets.
     SAMPLES = 262_144;
+    /// [`crate::flow::FlowBucket`]: which backend the first fragment of a packet went to. Not resized by the daemon.
+    FRAGMENTS = 4096;
+    /// Programs that the balancer's program leaves rare frames to, by [`Rare`].
+    RARE = 3;
+}
+
+// A fingerprint finds its buckets by a mask.
+const _: () = assert!(FRAGMENTS.capacity.is_power_of_two());
+
+/// Indices of `RARE`. Several programs, since one of all is more than the kernel's verifier looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    /// ICMP.
+    Icmp = 0,
+    /// Fragments.
+    Fragment = 1,
+    /// Packets too big for the way to their backend.
+    TooBig = 2,
+}
+
+impl Rare {
+    pub const ALL: [Self; RARE.capacity] = [Self::Icmp, Self::Fragment, Self::TooBig];
+
+    /// The program's name in the object.
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Icmp => "icmp",
+            Self::Fragment => "fragment",
+            Self::TooBig => "too_big",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::{fingerprint::FingerprintKey, pod::map_value};
 
 /// Moves when the layout or meaning of any pinned map changes; the daemon adopts only maps of its own version.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// The only entry of `SETTINGS`. All-zero is unset: the datapath passes every frame.
 #[repr(C)]
@@ -33,11 +33,22 @@ pub struct Settings {
     pub timeouts: [u32; 8],
     /// [`crate::service_index::head_shift`] of the entries of `SERVICE_HEADS`.
     pub service_shift: u32,
-    pub reserved: u32,
+    /// Buckets of `FRAGMENTS` minus one (a power of two minus one).
+    pub fragment_mask: u32,
+    /// ICMP messages that each CPU may make in a second: answers to echo requests and to packets too big.
+    pub icmp_rate: u32,
+    /// Bits of [`flag`].
+    pub flags: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 264);
+const _: () = assert!(size_of::<Settings>() == 272);
 map_value!(Settings);
+
+/// Bits of [`Settings::flags`].
+pub mod flag {
+    /// Echo requests to VIPs are left to the kernel.
+    pub const PING_KERNEL: u32 = 1;
+}
 
 /// The mask that samples one in 2^`bits`; 64 turns samples off.
 pub const fn one_in(bits: u32) -> u64 {

@@ -127,6 +127,7 @@ mod programs {
         match verdict {
             Verdict::Pass(_) => xdp_action::XDP_PASS,
             Verdict::Drop(_) => xdp_action::XDP_DROP,
+            Verdict::Answer(_) => xdp_action::XDP_TX,
             Verdict::Forward { interface, .. } if interface == frame.ingress() => xdp_action::XDP_TX,
             // SAFETY: the helper checks the interface itself.
             Verdict::Forward { interface, .. } => unsafe { bpf_redirect(interface, 0) as u32 },

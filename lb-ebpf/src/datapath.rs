@@ -1,6 +1,6 @@
 //! The stages in order: parse, flow table, service, pick, store, forward.
 
-use lb_common::{flow::FlowValue, settings::Settings};
+use lb_common::{flow::FlowValue, map_names::Rare, settings::Settings};
 
 use crate::{
     flow, forward,
@@ -13,13 +13,25 @@ use crate::{
 };
 
 /// Decides about a frame, rewrites it if it is to be forwarded, and counts the verdict: exactly one a frame.
+///
+/// What [`Verdict::left_to`] says is left to `rare`, untouched: [`crate::rare::handle`], which then has counted; or
+/// nothing, which answers `None`.
 #[inline(always)]
-pub fn handle(frame: &mut impl Frame, tables: &impl Tables) -> Verdict {
+pub fn handle<F: Frame, T: Tables>(
+    frame: &mut F,
+    tables: &T,
+    rare: impl FnOnce(Rare, &mut F, &T) -> Option<Verdict>,
+) -> Verdict {
     // A CPU beyond the maps has nothing to count with: it is as if the datapath were not set up.
     let Some(tally) = Tally::of(tables) else {
         return Verdict::Pass(Pass::NotConfigured);
     };
     let verdict = decide(frame, tables, tally);
+    if let Some(to) = verdict.left_to()
+        && let Some(done) = rare(to, frame, tables)
+    {
+        return done;
+    }
     tally.verdict(verdict);
     verdict
 }
@@ -54,7 +66,7 @@ fn decide(frame: &mut impl Frame, tables: &impl Tables, tally: Tally<'_>) -> Ver
 
 /// The backend the flow has, or a new one.
 #[inline(always)]
-fn choose<'a, T: Tables>(
+pub(crate) fn choose<'a, T: Tables>(
     fingerprint: u64,
     packet: &Packet,
     settings: &Settings,

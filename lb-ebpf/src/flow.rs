@@ -46,8 +46,9 @@ pub fn find<'a>(fingerprint: u64, settings: &Settings, tables: &'a impl Tables) 
     Place { first, entry }
 }
 
+/// The entry of a bucket with this fingerprint.
 #[inline(always)]
-fn search(bucket: &FlowBucket, fingerprint: u64) -> Option<&FlowEntry> {
+pub(crate) fn search(bucket: &FlowBucket, fingerprint: u64) -> Option<&FlowEntry> {
     // Which way it is cannot be foretold: a branch guessed wrongly would wait for the bucket's memory, and the next packet
     // with it. So a top bit says that all ways up to one differ. Two CPUs may have stored a flow twice; the first counts.
     let differs = |way: usize| (bucket.entries[way].fingerprint.load() ^ fingerprint).wrapping_neg();
@@ -82,9 +83,18 @@ pub fn next_state(before: u8, packet: &Packet) -> u8 {
     }
 }
 
+/// Seconds without a packet after which a flow is gone.
+#[inline(always)]
+pub(crate) fn timeout(value: &FlowValue, backend: &Backend, settings: &Settings) -> u32 {
+    match value.state {
+        state::DATAGRAM => backend.udp_idle as u32,
+        other => settings.timeouts[(other & 7) as usize],
+    }
+}
+
 /// Seconds since the flow's last packet; 0 when another CPU saw a packet a moment later.
 #[inline(always)]
-fn age(value: &FlowValue, now: u32) -> u32 {
+pub(crate) fn age(value: &FlowValue, now: u32) -> u32 {
     let age = now.wrapping_sub(value.last_seen);
     if age > u32::MAX / 2 { 0 } else { age }
 }
@@ -107,11 +117,7 @@ pub fn keeps<'a, T: Tables>(
         tally.event(Event::FlowRepicked);
         return None;
     }
-    let timeout = match value.state {
-        state::DATAGRAM => backend.udp_idle as u32,
-        other => settings.timeouts[(other & 7) as usize],
-    };
-    if age(value, now) > timeout {
+    if age(value, now) > timeout(value, backend, settings) {
         return None;
     }
     if packet.is_opening()
@@ -192,7 +198,7 @@ const PREFERRED: usize = 3;
 
 /// The first free way of a bucket, or [`WAYS`].
 #[inline(always)]
-fn first_free(bucket: &FlowBucket) -> usize {
+pub(crate) fn first_free(bucket: &FlowBucket) -> usize {
     // Which way it is cannot be foretold: a branch for each would cost more than the sum.
     let mut taken = TAKEN;
     let mut count = 0;
@@ -204,7 +210,7 @@ fn first_free(bucket: &FlowBucket) -> usize {
 }
 
 #[inline(always)]
-fn put(bucket: &FlowBucket, way: usize, fingerprint: u64, value: FlowValue) {
+pub(crate) fn put(bucket: &FlowBucket, way: usize, fingerprint: u64, value: FlowValue) {
     // Callers know that the way is below WAYS, and the optimiser would leave the remainder out; the verifiers of Linux
     // 5.10 and 6.1 do not follow how they know.
     let entry = &bucket.entries[opaque(way as u64) as usize % WAYS];
@@ -252,7 +258,7 @@ const EXPIRED: u8 = state::UNSET;
 
 /// An entry as a number that is the lower the more readily the entry gives way: rank, then last packet, then way.
 #[derive(Clone, Copy)]
-struct Weakness(u64);
+pub(crate) struct Weakness(u64);
 
 impl Weakness {
     #[inline(always)]
@@ -270,8 +276,14 @@ impl Weakness {
         self.0 >> 34
     }
 
+    /// Second of the last packet.
     #[inline(always)]
-    fn way(self) -> usize {
+    pub fn seen(self) -> u32 {
+        (self.0 >> 2) as u32
+    }
+
+    #[inline(always)]
+    pub fn way(self) -> usize {
         (self.0 & 3) as usize
     }
 
@@ -285,7 +297,7 @@ impl Weakness {
 
 /// The entry of a full bucket that gives way most readily, the longest idle among equals.
 #[inline(always)]
-fn weakest(bucket: &FlowBucket, settings: &Settings, now: u32) -> Weakness {
+pub(crate) fn weakest(bucket: &FlowBucket, settings: &Settings, now: u32) -> Weakness {
     let of = |way: usize| Weakness::of(bucket.entries[way].value.load(), way, settings, now);
     of(0).or(of(1)).or(of(2).or(of(3)))
 }

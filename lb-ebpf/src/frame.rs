@@ -19,4 +19,7 @@ pub trait Frame {
     /// Moves the frame's start `octets` towards the front (negative: towards the back). What was at `offset` is then
     /// at `offset + octets`; new bytes hold anything. `None`, and no change, when there is no such room.
     fn move_start(&mut self, octets: i32) -> Option<()>;
+
+    /// Cuts the frame to so many octets. `None`, and no change, when it is not longer.
+    fn cut_to(&mut self, octets: usize) -> Option<()>;
 }

@@ -40,6 +40,8 @@ pub const IPV4_LENGTH: usize = 20;
 pub const IPV6_LENGTH: usize = 40;
 pub const TCP_LENGTH: usize = 20;
 pub const UDP_LENGTH: usize = 8;
+/// ICMP and ICMPv6, up to the quote or the echoed data.
+pub const ICMP_LENGTH: usize = 8;
 
 /// RFC 791, section 3.1; multi-byte fields in packet order.
 #[repr(C)]
@@ -91,6 +93,27 @@ pub struct Udp {
     pub checksum: u16,
 }
 
+/// The first eight octets of every ICMP (RFC 792) and ICMPv6 (RFC 4443, section 2.1) message this program knows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    pub kind: u8,
+    pub code: u8,
+    pub checksum: u16,
+    pub rest: u32,
+}
+
+/// The IPv6 fragment header (RFC 8200, section 4.5).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Fragment {
+    pub next_header: u8,
+    pub reserved: u8,
+    /// Offset in octets, of which the low three bits are not part; bit 0 says that more fragments follow.
+    pub field: u16,
+    pub identification: u32,
+}
+
 /// A VLAN tag behind its ethertype: control information and the next ethertype (IEEE 802.1Q).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +127,8 @@ const _: () = assert!(
         && size_of::<Ipv6>() == 40
         && size_of::<TcpStart>() == 16
         && size_of::<Udp>() == 8
+        && size_of::<Icmp>() == 8
+        && size_of::<Ipv6Fragment>() == 8
         && size_of::<VlanTag>() == 4
 );
 
@@ -116,7 +141,32 @@ unsafe impl Pod for TcpStart {}
 // SAFETY: as above.
 unsafe impl Pod for Udp {}
 // SAFETY: as above.
+unsafe impl Pod for Icmp {}
+// SAFETY: as above.
+unsafe impl Pod for Ipv6Fragment {}
+// SAFETY: as above.
 unsafe impl Pod for VlanTag {}
+
+/// ICMP types and codes (RFC 792; RFC 1191 for the last code).
+pub mod icmp {
+    pub const ECHO_REPLY: u8 = 0;
+    pub const UNREACHABLE: u8 = 3;
+    pub const ECHO_REQUEST: u8 = 8;
+    pub const TIME_EXCEEDED: u8 = 11;
+    pub const PARAMETER_PROBLEM: u8 = 12;
+    /// Code of [`UNREACHABLE`]: fragmentation needed and DF set.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
+}
+
+/// ICMPv6 types (RFC 4443, section 2.1).
+pub mod icmpv6 {
+    pub const UNREACHABLE: u8 = 1;
+    pub const PACKET_TOO_BIG: u8 = 2;
+    pub const TIME_EXCEEDED: u8 = 3;
+    pub const PARAMETER_PROBLEM: u8 = 4;
+    pub const ECHO_REQUEST: u8 = 128;
+    pub const ECHO_REPLY: u8 = 129;
+}
 
 /// Bits of [`Ipv4::fragment`], in host order.
 pub mod fragment {

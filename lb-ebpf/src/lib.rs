@@ -13,10 +13,12 @@ pub mod flow;
 pub mod forward;
 pub mod frame;
 pub mod headers;
+mod link;
 pub mod opaque;
 pub mod parse;
 pub mod pick;
 pub mod probe;
+pub mod rare;
 pub mod service;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -11,19 +11,54 @@ mod programs {
         datapath, decap,
         frame::Frame,
         probe::{self, Answer},
+        rare,
         verdict::Verdict,
     };
 
-    use crate::kernel::{frame::XdpFrame, maps::KernelTables};
+    use crate::kernel::{frame::XdpFrame, maps::KernelTables, rare::leave};
 
     /// The balancer.
     #[xdp]
     pub fn evenkeel(context: XdpContext) -> u32 {
         let mut frame = XdpFrame::new(&context);
         let tables = KernelTables::new(&context);
-        match datapath::handle(&mut frame, &tables) {
+        let verdict = datapath::handle(&mut frame, &tables, |to, _, _| leave(to, &context));
+        action(verdict, &frame)
+    }
+
+    /// What the balancer leaves to it: ICMP.
+    #[xdp]
+    pub fn icmp(context: XdpContext) -> u32 {
+        let mut frame = XdpFrame::new(&context);
+        let tables = KernelTables::new(&context);
+        let verdict = rare::icmp(&mut frame, &tables);
+        action(verdict, &frame)
+    }
+
+    /// Likewise: packets too big for the way to their backend.
+    #[xdp]
+    pub fn too_big(context: XdpContext) -> u32 {
+        let mut frame = XdpFrame::new(&context);
+        let tables = KernelTables::new(&context);
+        let verdict = rare::too_big(&mut frame, &tables);
+        action(verdict, &frame)
+    }
+
+    /// Likewise: fragments.
+    #[xdp]
+    pub fn fragment(context: XdpContext) -> u32 {
+        let mut frame = XdpFrame::new(&context);
+        let tables = KernelTables::new(&context);
+        let verdict = rare::fragment(&mut frame, &tables, |to, _, _| leave(to, &context));
+        action(verdict, &frame)
+    }
+
+    #[inline(always)]
+    fn action(verdict: Verdict, frame: &XdpFrame<'_>) -> u32 {
+        match verdict {
             Verdict::Pass(_) => xdp_action::XDP_PASS,
             Verdict::Drop(_) => xdp_action::XDP_DROP,
+            Verdict::Answer(_) => xdp_action::XDP_TX,
             Verdict::Forward { interface, .. } if interface == frame.ingress() => xdp_action::XDP_TX,
             // SAFETY: the helper checks the interface itself; an unknown one drops the frame.
             Verdict::Forward { interface, .. } => unsafe { bpf_redirect(interface, 0) as u32 },

@@ -182,10 +182,10 @@ fn pass_ipv6(frame: &impl Frame, header: &Ipv6, network: usize) -> Pass {
 
 /// Where the transport header is and how much of it the IP header promises.
 #[derive(Clone, Copy)]
-struct Transport {
-    offset: usize,
-    length: usize,
-    protocol: u8,
+pub(crate) struct Transport {
+    pub offset: usize,
+    pub length: usize,
+    pub protocol: u8,
 }
 
 /// Why there is no TCP or UDP header to read.
@@ -199,17 +199,7 @@ impl Transport {
     #[inline(always)]
     fn read(self, frame: &impl Frame) -> Result<(u32, u8), Unread> {
         match self.protocol {
-            protocol::TCP => {
-                if self.length < TCP_LENGTH {
-                    return Err(Unread::Malformed);
-                }
-                let header = frame.read::<TcpStart>(self.offset).ok_or(Unread::Malformed)?;
-                let header_length = (header.data_offset >> 4) as usize * 4;
-                if header_length < TCP_LENGTH || header_length > self.length {
-                    return Err(Unread::Malformed);
-                }
-                Ok((header.ports, header.flags))
-            }
+            protocol::TCP => self.read_tcp(frame).ok_or(Unread::Malformed),
             protocol::UDP => {
                 if self.length < UDP_LENGTH {
                     return Err(Unread::Malformed);
@@ -225,11 +215,25 @@ impl Transport {
             _ => Err(Unread::Other(Pass::OtherProtocol)),
         }
     }
+
+    /// Ports and flags of a TCP header that is there as a whole.
+    #[inline(always)]
+    pub fn read_tcp(self, frame: &impl Frame) -> Option<(u32, u8)> {
+        if self.length < TCP_LENGTH {
+            return None;
+        }
+        let header = frame.read::<TcpStart>(self.offset)?;
+        let header_length = (header.data_offset >> 4) as usize * 4;
+        if header_length < TCP_LENGTH || header_length > self.length {
+            return None;
+        }
+        Some((header.ports, header.flags))
+    }
 }
 
 /// Headers that are walked. An unknown next header is not: it could be a transport of its own (RFC 7045, section 2.1).
 #[inline(always)]
-fn is_extension(next_header: u8) -> bool {
+pub(crate) fn is_extension(next_header: u8) -> bool {
     matches!(
         next_header,
         protocol::HOP_BY_HOP

@@ -132,7 +132,8 @@ const UNSEEN: u32 = u32::MAX;
 static NOWHERE: CpuCounters = CpuCounters {
     verdicts: [const { Word::new(0) }; VERDICT_SLOTS],
     events: [const { Word::new(0) }; EVENT_SLOTS],
-    warned: [const { Word::new(0) }; EVENT_SLOTS],
+    warned: [const { Word::new(0) }; EVENT_SLOTS - 1],
+    answered: Word::new(0),
     histogram: Histogram {
         picks: [const { Word::new(0) }; HISTOGRAM_BUCKETS as usize],
         fresh: [const { Word::new(0) }; HISTOGRAM_BUCKETS as usize],
@@ -195,6 +196,11 @@ impl<T: Tables> Tables for Aside<'_, T> {
     }
 
     #[inline(always)]
+    fn fragment_bucket(&self, _: u32) -> Option<&FlowBucket> {
+        None
+    }
+
+    #[inline(always)]
     fn fresh_word(&self, _: u32) -> Option<&Word> {
         Some(&NO_KEYS)
     }
@@ -241,6 +247,7 @@ mod tests {
             backends: 8,
             slots: 2048,
             flow_buckets: 4,
+            fragment_buckets: 4,
             fresh_words: 4,
         });
         tables.cpu = CPU;

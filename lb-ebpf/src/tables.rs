@@ -29,6 +29,8 @@ pub trait Tables {
     fn slot(&self, index: u32) -> Option<BackendRef>;
     fn seed(&self, index: u32) -> Option<&Seed>;
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket>;
+    /// A bucket of the table of fragments.
+    fn fragment_bucket(&self, index: u32) -> Option<&FlowBucket>;
     /// A word of the fresh-key bitmaps.
     fn fresh_word(&self, index: u32) -> Option<&Word>;
     fn backend_counters(&self, index: u32) -> Option<&BackendCounters>;
@@ -95,6 +97,22 @@ impl<'a> Tally<'a> {
         if let Some(counter) = self.0.verdicts.get(verdict.counter() as usize) {
             counter.add(1);
         }
+    }
+
+    /// Whether this CPU may make one more ICMP message in this second; if so, it is counted as made.
+    #[inline(always)]
+    pub fn may_answer(self, rate: u32, now: u32) -> bool {
+        let answered = self.0.answered.load();
+        let made = if (answered >> 32) as u32 == now {
+            answered as u32
+        } else {
+            0
+        };
+        let may = made < rate;
+        if may {
+            self.0.answered.store((now as u64) << 32 | (made as u64 + 1));
+        }
+        may
     }
 
     /// Warns unless this CPU did so for the same reason a moment ago.

@@ -1,5 +1,7 @@
 //! Every way out of the datapath: each has a name, one counter, one metric label and one row in `README.md`.
 
+use lb_common::map_names::Rare;
+
 /// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -9,6 +11,8 @@ pub enum Verdict {
     Drop(Drop),
     /// The frame, rewritten, leaves for a backend through `interface`.
     Forward { how: Forward, interface: u32 },
+    /// The frame, made an answer to its sender, leaves through the interface it came in on.
+    Answer(Answer),
 }
 
 /// A verdict that needs no backend: how a stage ends the way of a frame early.
@@ -84,7 +88,7 @@ reasons! {
     NoBackend = 17, "no_backend";
     /// Neither the CPU's nor the shared seed is set.
     NoSeed = 18, "no_seed";
-    /// A fragment addressed to a VIP.
+    /// A fragment addressed to a VIP that is not of a TCP or UDP packet, or that no program for fragments is loaded for.
     Fragment = 19, "fragment";
     /// The packet would not fit the way to the backend after encapsulation.
     TooBig = 20, "too_big";
@@ -96,6 +100,12 @@ reasons! {
     TooManyHeaders = 23, "too_many_headers";
     /// A map's entry that must be there was not.
     Inconsistent = 24, "map_inconsistent";
+    /// An ICMP error about a packet of a service, but of no flow that is known.
+    IcmpNoFlow = 25, "icmp_no_flow";
+    /// A fragment whose first one was not seen, or too long ago, or went to a backend that is gone.
+    FragmentUnknown = 26, "fragment_unknown";
+    /// An answer by ICMP would have been due, but this CPU has made all it may in this second.
+    IcmpRate = 27, "icmp_rate";
 }
 
 reasons! {
@@ -103,6 +113,15 @@ reasons! {
     Forward, "forward":
     Dsr = 48, "dsr";
     Ipip = 49, "ipip";
+}
+
+reasons! {
+    /// What a frame is answered with.
+    Answer, "answer":
+    /// An echo request to a VIP.
+    EchoReply = 56, "echo_reply";
+    /// *Fragmentation needed* (ICMP) or *packet too big* (ICMPv6).
+    PacketTooBig = 57, "packet_too_big";
 }
 
 impl Verdict {
@@ -113,6 +132,19 @@ impl Verdict {
             Self::Pass(reason) => reason as u32,
             Self::Drop(reason) => reason as u32,
             Self::Forward { how, .. } => how as u32,
+            Self::Answer(answer) => answer as u32,
+        }
+    }
+
+    /// To which of [`crate::rare`]'s programs the balancer leaves such a frame, if that is there, before it counts this
+    /// verdict.
+    #[inline(always)]
+    pub const fn left_to(self) -> Option<Rare> {
+        match self {
+            Self::Pass(Pass::Icmp) => Some(Rare::Icmp),
+            Self::Drop(Drop::TooBig) => Some(Rare::TooBig),
+            Self::Drop(Drop::Fragment) => Some(Rare::Fragment),
+            _ => None,
         }
     }
 
@@ -122,6 +154,7 @@ impl Verdict {
             Self::Pass(reason) => ("pass", reason.name()),
             Self::Drop(reason) => ("drop", reason.name()),
             Self::Forward { how, .. } => ("forward", how.name()),
+            Self::Answer(answer) => ("answer", answer.name()),
         }
     }
 
@@ -133,6 +166,7 @@ impl Verdict {
             how: *how,
             interface: 0,
         });
-        pass.chain(drop).chain(forward)
+        let answer = Answer::ALL.iter().map(|answer| Self::Answer(*answer));
+        pass.chain(drop).chain(forward).chain(answer)
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::{
     flow::FlowValue,
-    map_names,
+    map_names::{self, Rare},
     settings::{LAYOUT_VERSION, Settings},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -47,6 +47,23 @@ fn it_loads_attaches_natively_and_pins_every_map() -> Proof {
     // Before Linux 5.16 a kernel does not say.
     if let Some(verified) = program.verified_instruction_count() {
         assert!(verified < 500_000, "the verifier walked {verified} instructions");
+    }
+
+    for rare in Rare::ALL {
+        let name = rare.program();
+        let mut found = 0;
+        // Some are of daemons of other tests, and may go meanwhile.
+        for program in aya::programs::loaded_programs().flatten() {
+            if program.name_as_str() == Some(name) {
+                found += 1;
+                let verified = program.verified_instruction_count().unwrap_or(0);
+                assert!(
+                    verified < 500_000,
+                    "the verifier walked {verified} instructions of {name}"
+                );
+            }
+        }
+        assert!(found > 0, "program {name} is not loaded");
     }
 
     let status = daemon.json(&["status"])?;

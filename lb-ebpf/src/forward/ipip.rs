@@ -6,9 +6,8 @@ use crate::{
     checksum,
     forward::write_macs,
     frame::Frame,
-    headers::{
-        ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, VLAN_LENGTH, ethertype, fragment, protocol,
-    },
+    headers::{ETHERNET_LENGTH, IPV4_LENGTH, IPV6_LENGTH, Ipv4, Ipv6, ethertype, fragment, protocol},
+    link,
     parse::Packet,
     verdict::Drop,
 };
@@ -55,23 +54,10 @@ fn open(
     }
     frame.move_start(size as i32).ok_or(Drop::NoHeadroom)?;
     if packet.network > ETHERNET_LENGTH {
-        move_tags(frame, packet.network, size).ok_or(Drop::Inconsistent)?;
+        link::move_tags(frame, packet.network, size).ok_or(Drop::Inconsistent)?;
     }
     frame.write(packet.network - 2, kind).ok_or(Drop::Inconsistent)?;
     write_macs(frame, backend).ok_or(Drop::Inconsistent)
-}
-
-/// Moves one or two VLAN tags, ethertype first, to the new start.
-#[inline(always)]
-fn move_tags(frame: &mut impl Frame, network: usize, size: usize) -> Option<()> {
-    const FIRST: usize = ETHERNET_LENGTH - 2;
-    let tag = frame.read::<u32>(FIRST + size)?;
-    frame.write(FIRST, tag)?;
-    if network > ETHERNET_LENGTH + VLAN_LENGTH {
-        let tag = frame.read::<u32>(FIRST + VLAN_LENGTH + size)?;
-        frame.write(FIRST + VLAN_LENGTH, tag)?;
-    }
-    Some(())
 }
 
 #[inline(always)]

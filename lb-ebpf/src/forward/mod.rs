@@ -7,11 +7,23 @@ use lb_common::backend::{Backend, mode};
 
 use crate::{
     frame::Frame,
+    headers::{IPV4_LENGTH, IPV6_LENGTH},
     parse::Packet,
     verdict::{Drop, Forward, Verdict},
 };
 
-/// Rewrites the frame for the backend.
+/// The largest IP packet that fits the way to the backend, octets.
+#[inline(always)]
+pub fn room(backend: &Backend) -> u32 {
+    let outer = match (backend.mode, backend.family) {
+        (mode::IPIP, 6) => IPV6_LENGTH,
+        (mode::IPIP, _) => IPV4_LENGTH,
+        _ => 0,
+    };
+    (backend.mtu as u32).saturating_sub(outer as u32)
+}
+
+/// Rewrites the frame for the backend. A frame that is dropped is as it came.
 #[inline(always)]
 pub fn forward(frame: &mut impl Frame, packet: &Packet, fingerprint: u64, backend: &Backend) -> Verdict {
     if !backend.is_resolved() {

@@ -1,6 +1,9 @@
 //! `Frame` over an XDP context.
 
-use aya_ebpf::{helpers::bpf_xdp_adjust_head, programs::XdpContext};
+use aya_ebpf::{
+    helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail},
+    programs::XdpContext,
+};
 use lb_common::pod::Pod;
 use lb_ebpf::{frame::Frame, opaque::opaque};
 
@@ -56,6 +59,17 @@ impl Frame for XdpFrame<'_> {
     fn move_start(&mut self, octets: i32) -> Option<()> {
         // SAFETY: the helper checks the room; every later access asks for the packet's bounds again.
         let refused = unsafe { bpf_xdp_adjust_head(self.context.ctx, -octets) };
+        (refused == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn cut_to(&mut self, octets: usize) -> Option<()> {
+        let more = (octets as u64).wrapping_sub(self.length() as u64) as i64;
+        if more >= 0 {
+            return None;
+        }
+        // SAFETY: as for `move_start`; at least an Ethernet header must stay, which the helper checks.
+        let refused = unsafe { bpf_xdp_adjust_tail(self.context.ctx, more as i32) };
         (refused == 0).then_some(())
     }
 }

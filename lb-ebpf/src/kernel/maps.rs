@@ -49,6 +49,8 @@ static SEEDS: Array<Seed, { map_names::SEEDS.capacity }, MMAP> = Array::new();
 #[btf_map]
 static FLOWS: Array<FlowBucket, { map_names::FLOWS.capacity }, MMAP> = Array::new();
 #[btf_map]
+static FRAGMENTS: Array<FlowBucket, { map_names::FRAGMENTS.capacity }, MMAP> = Array::new();
+#[btf_map]
 static FRESH: Array<Word, { map_names::FRESH.capacity }, MMAP> = Array::new();
 #[btf_map]
 static BACKEND_COUNTERS: Array<BackendCounters, { map_names::BACKEND_COUNTERS.capacity }, MMAP> =
@@ -128,6 +130,11 @@ impl Tables for KernelTables<'_> {
     #[inline(always)]
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket> {
         FLOWS.get(index)
+    }
+
+    #[inline(always)]
+    fn fragment_bucket(&self, index: u32) -> Option<&FlowBucket> {
+        FRAGMENTS.get(index)
     }
 
     #[inline(always)]

@@ -2,3 +2,8 @@
 
 pub mod frame;
 pub mod maps;
+#[allow(
+    dead_code,
+    reason = "the object of the benchmark has no program for rare frames"
+)]
+pub mod rare;

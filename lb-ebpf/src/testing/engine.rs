@@ -12,7 +12,7 @@ use super::{
     tables::MemoryTables,
     world::{INGRESS, SAMPLE_CAPACITY, World, sizes},
 };
-use crate::{datapath, decap, verdict::Verdict};
+use crate::{datapath, decap, rare, verdict::Verdict};
 
 /// What becomes of a frame, as XDP says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ impl Action {
         match verdict {
             Verdict::Pass(_) => Self::Pass,
             Verdict::Drop(_) => Self::Drop,
+            Verdict::Answer(_) => Self::Transmit,
             Verdict::Forward {
                 interface: INGRESS, ..
             } => Self::Transmit,
@@ -70,13 +71,15 @@ pub trait Engine {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub cpu: usize,
-    /// By CPU: verdicts, events, times of warnings.
+    /// By CPU: verdicts, events, times of warnings, answers of this second,
     pub cpu_counters: Vec<u64>,
-    /// By CPU: picks, fresh picks.
+    /// picks, fresh picks.
     /// By CPU and backend: flows, packets, bytes, fresh flows.
     pub backend_counters: Vec<u64>,
     /// By bucket and way: fingerprint, value.
     pub flows: Vec<u64>,
+    /// Likewise of packets in fragments.
+    pub fragments: Vec<u64>,
     pub fresh: Vec<u64>,
 }
 
@@ -120,7 +123,7 @@ impl State {
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let parts = [
             (
-                "CPU_COUNTERS (64 verdicts, 32 events, 32 warnings, 256 picks, 256 fresh a CPU)",
+                "CPU_COUNTERS (64 verdicts, 32 events, 31 warnings, answers, 256 picks, 256 fresh a CPU)",
                 &self.cpu_counters,
                 &other.cpu_counters,
             ),
@@ -130,6 +133,7 @@ impl State {
                 &other.backend_counters,
             ),
             ("FLOWS (8 a bucket)", &self.flows, &other.flows),
+            ("FRAGMENTS (8 a bucket)", &self.fragments, &other.fragments),
             ("FRESH (64 a region)", &self.fresh, &other.fresh),
         ];
         let mut lines = Vec::new();
@@ -154,6 +158,7 @@ impl State {
 pub struct HostEngine {
     pub tables: MemoryTables,
     headroom: usize,
+    rare: bool,
 }
 
 impl HostEngine {
@@ -165,13 +170,25 @@ impl HostEngine {
         let mut tables = MemoryTables::new(sizes(cpu));
         tables.cpu = cpu;
         tables.sample_capacity = SAMPLE_CAPACITY;
-        Self { tables, headroom }
+        Self {
+            tables,
+            headroom,
+            rare: true,
+        }
+    }
+
+    /// Goes on without the program for rare frames.
+    pub fn without_rare(mut self) -> Self {
+        self.rare = false;
+        self
     }
 
     /// The verdict itself, with the rewritten frame.
     pub fn judge(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buffer = BufferFrame::with_headroom(frame, INGRESS, self.headroom);
-        let verdict = datapath::handle(&mut buffer, &self.tables);
+        let verdict = datapath::handle(&mut buffer, &self.tables, |to, frame, tables| {
+            self.rare.then(|| rare::handle(to, frame, tables))
+        });
         (verdict, buffer.bytes().to_vec())
     }
 }
@@ -187,9 +204,13 @@ impl Engine for HostEngine {
     }
 
     fn reset(&mut self, world: &World) {
-        *self = Self::with_headroom(world.cpu, self.headroom);
+        *self = Self {
+            rare: self.rare,
+            ..Self::with_headroom(world.cpu, self.headroom)
+        };
         self.configure(world);
         self.tables.flows = world.flows.clone();
+        self.tables.fragments = world.fragments.clone();
     }
 
     fn configure(&mut self, world: &World) {
@@ -237,7 +258,10 @@ impl Engine for HostEngine {
         };
         for cpu in &tables.cpu_counters {
             let words = cpu.verdicts.iter().chain(&cpu.events).chain(&cpu.warned);
-            let words = words.chain(&cpu.histogram.picks).chain(&cpu.histogram.fresh);
+            let words = words
+                .chain([&cpu.answered])
+                .chain(&cpu.histogram.picks)
+                .chain(&cpu.histogram.fresh);
             state.cpu_counters.extend(words.map(Word::load));
         }
         for of in &tables.backend_counters {
@@ -246,6 +270,10 @@ impl Engine for HostEngine {
         }
         for entry in tables.flows.iter().flat_map(|bucket| &bucket.entries) {
             state.flows.extend([entry.fingerprint.load(), entry.value.load()]);
+        }
+        for entry in tables.fragments.iter().flat_map(|bucket| &bucket.entries) {
+            let words = [entry.fingerprint.load(), entry.value.load()];
+            state.fragments.extend(words);
         }
         debug_assert_eq!(state.flows.len(), tables.flows.len() * WAYS * 2);
         state

@@ -14,7 +14,7 @@ use super::{
         sizes,
     },
 };
-use crate::verdict::{Drop, Forward, Pass, Verdict};
+use crate::verdict::{Answer, Drop, Forward, Pass, Verdict};
 
 /// What one packet must do.
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ enum Way {
     Drop(Drop),
     Dsr(u32),
     Ipip(u32, Box<Packet>),
+    Answer(Answer, Box<Packet>),
 }
 
 impl Expect {
@@ -75,6 +76,16 @@ impl Expect {
     /// The frame `outer`, to this backend.
     pub fn ipip(id: u32, outer: Packet) -> Self {
         Self::new(Way::Ipip(id, Box::new(outer)), Some(id))
+    }
+
+    /// The frame `reply`, back to where the frame came from.
+    pub fn answer(answer: Answer, reply: Packet) -> Self {
+        Self::new(Way::Answer(answer, Box::new(reply)), None)
+    }
+
+    /// An answer after the choice of a backend.
+    pub fn answer_for(id: u32, answer: Answer, reply: Packet) -> Self {
+        Self::new(Way::Answer(answer, Box::new(reply)), Some(id))
     }
 
     /// A new flow: picked, stored in a free entry, its key never seen before.
@@ -126,11 +137,12 @@ impl Expect {
     /// The verdict, without its interface.
     pub fn verdict(&self) -> Verdict {
         let forward = |how| Verdict::Forward { how, interface: 0 };
-        match self.way {
-            Way::Pass(reason) => Verdict::Pass(reason),
-            Way::Drop(reason) => Verdict::Drop(reason),
+        match &self.way {
+            Way::Pass(reason) => Verdict::Pass(*reason),
+            Way::Drop(reason) => Verdict::Drop(*reason),
             Way::Dsr(_) => forward(Forward::Dsr),
             Way::Ipip(..) => forward(Forward::Ipip),
+            Way::Answer(answer, _) => Verdict::Answer(*answer),
         }
     }
 
@@ -168,6 +180,10 @@ impl Expect {
                     bytes: outer.clone().macs(next_hop, host).bytes(),
                 }
             }
+            Way::Answer(_, reply) => Ran {
+                action: Action::Transmit,
+                bytes: reply.bytes(),
+            },
         }
     }
 

@@ -76,4 +76,13 @@ impl Frame for BufferFrame {
         self.start = start;
         Some(())
     }
+
+    fn cut_to(&mut self, octets: usize) -> Option<()> {
+        // The kernel keeps as much here (bpf_xdp_adjust_tail).
+        if octets >= self.length() || octets < crate::headers::ETHERNET_LENGTH {
+            return None;
+        }
+        self.buffer.truncate(self.start + octets);
+        Some(())
+    }
 }

@@ -28,6 +28,7 @@ pub struct MemoryTables {
     pub slots: Vec<BackendRef>,
     pub seeds: Vec<Seed>,
     pub flows: Vec<FlowBucket>,
+    pub fragments: Vec<FlowBucket>,
     pub fresh: Vec<Word>,
     pub backend_counters: Vec<BackendCounters>,
     pub cpu_counters: Vec<CpuCounters>,
@@ -45,6 +46,8 @@ pub struct Sizes {
     pub slots: usize,
     /// A power of two.
     pub flow_buckets: usize,
+    /// A power of two.
+    pub fragment_buckets: usize,
     /// 64-bit words of a fresh-key region, a power of two.
     pub fresh_words: usize,
 }
@@ -62,6 +65,7 @@ impl MemoryTables {
             slots: vec![BackendRef::UNSET; sizes.slots],
             seeds: vec![Seed::default(); sizes.cpus + 1],
             flows: vec![FlowBucket::default(); sizes.flow_buckets],
+            fragments: vec![FlowBucket::default(); sizes.fragment_buckets],
             fresh: vec![Word::new(0); (sizes.cpus + 1) * sizes.fresh_words],
             backend_counters: vec![BackendCounters::default(); sizes.cpus * sizes.backends],
             cpu_counters: vec![CpuCounters::default(); sizes.cpus],
@@ -120,6 +124,10 @@ impl Tables for MemoryTables {
 
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket> {
         self.flows.get(index as usize)
+    }
+
+    fn fragment_bucket(&self, index: u32) -> Option<&FlowBucket> {
+        self.fragments.get(index as usize)
     }
 
     fn fresh_word(&self, index: u32) -> Option<&Word> {

@@ -27,6 +27,12 @@ pub(super) const DATAPATH: &[Key] = &[
     time("new_timeout"),
     time("established_timeout"),
     time("closing_timeout"),
+    Key::new("ping", "who answers pings", r#"write "answer" or "kernel""#),
+    Key::new(
+        "icmp_rate",
+        "a number of messages a second",
+        "write one, like 1000, without quotes; 0 for none",
+    ),
 ];
 
 pub(super) const API: &[Key] = &[

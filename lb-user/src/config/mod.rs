@@ -22,7 +22,7 @@ use std::{
 pub use check::{HostFacts, check_host, validate};
 pub use problem::{Place, Problem, Problems};
 pub use seconds::{Millis, Seconds};
-pub use sections::{Api, Datapath, Listen, Metrics, Seeds, Skew, StateSettings, XdpMode};
+pub use sections::{Api, Datapath, Listen, Metrics, Ping, Seeds, Skew, StateSettings, XdpMode};
 pub use spec::{BackendSpec, Port, ServiceSpec};
 
 use lb_common::fingerprint::FingerprintKey;
@@ -102,6 +102,8 @@ impl Config {
             new_timeout: self.datapath.new_timeout.get(),
             established_timeout: self.datapath.established_timeout.get(),
             closing_timeout: self.datapath.closing_timeout.get(),
+            ping_kernel: self.datapath.ping == Ping::Kernel,
+            icmp_rate: self.datapath.icmp_rate,
         }
     }
 }

@@ -39,6 +39,22 @@ pub struct Datapath {
     /// A TCP flow after FIN or RST.
     #[serde(default = "default_closing_timeout")]
     pub closing_timeout: Seconds,
+    #[serde(default)]
+    pub ping: Ping,
+    /// ICMP messages that each CPU may make in a second: answers to pings, and to packets too big for their backend.
+    #[serde(default = "default_icmp_rate")]
+    pub icmp_rate: u32,
+}
+
+/// Who answers echo requests to VIPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ping {
+    /// The datapath, for every VIP.
+    #[default]
+    Answer,
+    /// This host's own stack, for VIPs that are on one of its interfaces.
+    Kernel,
 }
 
 /// How the program is attached.
@@ -151,6 +167,10 @@ const fn default_established_timeout() -> Seconds {
 
 const fn default_closing_timeout() -> Seconds {
     Seconds(10)
+}
+
+const fn default_icmp_rate() -> u32 {
+    1000
 }
 
 impl Datapath {

@@ -19,6 +19,8 @@ max_slots = 100000
 new_timeout = "5s"
 established_timeout = "1h"
 closing_timeout = "3s"
+ping = "kernel"
+icmp_rate = 20
 
 [api]
 socket = "/run/lb.sock"

@@ -155,6 +155,10 @@ impl Tables for LiveTables<'_> {
             .map(|(_, bucket)| bucket)
     }
 
+    fn fragment_bucket(&self, _index: u32) -> Option<&FlowBucket> {
+        None
+    }
+
     fn fresh_word(&self, _index: u32) -> Option<&Word> {
         Some(&self.fresh)
     }

@@ -131,7 +131,8 @@ impl Question<'_> {
     fn on_cpu(&self, cpu: u32) -> Answer {
         let tables = LiveTables::new(cpu, self.observed, self.counters, self.fingerprint);
         let mut frame = BufferFrame::new(&self.frame, self.ingress);
-        let verdict = datapath::handle(&mut frame, &tables);
+        // Of a whole TCP or UDP packet of no size nothing is left to the other programs.
+        let verdict = datapath::handle(&mut frame, &tables, |_, _, _| None);
         let (kind, reason) = verdict.names();
         let found = tables
             .chosen()
@@ -280,7 +281,7 @@ fn verdict_words(verdict: Verdict, ingress: u32) -> String {
         Verdict::Forward { interface, .. } => {
             format!("{kind} ({reason}), redirected to {}", interface_name(interface))
         }
-        Verdict::Drop(_) => format!("{kind} ({reason})"),
+        Verdict::Drop(_) | Verdict::Answer(_) => format!("{kind} ({reason})"),
         Verdict::Pass(_) => format!("{kind} ({reason}): this host's own stack gets it"),
     }
 }

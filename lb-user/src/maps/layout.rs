@@ -54,6 +54,13 @@ fn expected() -> impl Iterator<Item = Expected> {
             key: 0,
             value: 0,
         },
+        array::<FlowBucket>(map_names::FRAGMENTS),
+        Expected {
+            name: map_names::RARE.name,
+            kind: MapType::ProgramArray,
+            key: 4,
+            value: 4,
+        },
     ]
     .into_iter()
 }

@@ -20,11 +20,11 @@ mod tests;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use lb_common::{
-    flow,
+    flow, map_names,
     seed::Seed,
     service::ServiceKey,
     service_index::{head_shift, heads_for},
-    settings::{LAYOUT_VERSION, Settings, clock_multiplier, initial_jiffies, one_in},
+    settings::{LAYOUT_VERSION, Settings, clock_multiplier, flag, initial_jiffies, one_in},
     vip_filter,
 };
 
@@ -184,7 +184,9 @@ fn plan_settings(
         backend_stride: capacity.backends,
         timeouts,
         service_shift: head_shift(heads_for(capacity.services)),
-        reserved: 0,
+        fragment_mask: map_names::FRAGMENTS.capacity as u32 - 1,
+        icmp_rate: wanted.icmp_rate,
+        flags: if wanted.ping_kernel { flag::PING_KERNEL } else { 0 },
     };
     if settings != *current {
         phases.settings = Some(settings);

@@ -8,7 +8,7 @@ use lb_common::{
     ids::BackendRef,
     seed,
     service::{Service, flag},
-    settings::Settings,
+    settings::{Settings, flag::PING_KERNEL},
 };
 
 use super::step::{Plan, Step};
@@ -91,7 +91,18 @@ fn settings_line(f: &mut fmt::Formatter<'_>, settings: &Settings) -> fmt::Result
         Some(count) => format!("1 {what} in {count}"),
     };
     let (flows, packets) = (settings.sample_mask, settings.packet_sample_mask);
-    write!(f, "samples: {}, {}", of(flows, "new flow"), of(packets, "packet"))
+    write!(
+        f,
+        "samples: {}, {}; ",
+        of(flows, "new flow"),
+        of(packets, "packet")
+    )?;
+    let pings = if settings.flags & PING_KERNEL != 0 {
+        "left to the kernel"
+    } else {
+        "answered"
+    };
+    write!(f, "pings {pings}, ICMP {}/s a CPU", settings.icmp_rate)
 }
 
 fn backend_line(f: &mut fmt::Formatter<'_>, id: u32, backend: &Backend) -> fmt::Result {

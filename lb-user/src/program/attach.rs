@@ -11,6 +11,7 @@ use aya::programs::{ProgramError, ProgramInfo, Xdp, links::LinkError, xdp::XdpLi
 use super::{
     AttachedInterface, AttachedMode, Datapath, PinError, XdpMode,
     links::{PinnedXdpLink, remove_pin, wait_until_gone},
+    load::RareError,
     mode::attach_in_mode,
 };
 use crate::net::{self, Interface, NetError};
@@ -69,6 +70,8 @@ pub enum AttachError {
     #[error("cannot move the program's pin to {}", path.display())]
     MoveProgram { path: PathBuf, source: io::Error },
     #[error(transparent)]
+    Rare(#[from] RareError),
+    #[error(transparent)]
     Pin(#[from] PinError),
     #[error(transparent)]
     Net(#[from] NetError),
@@ -84,6 +87,8 @@ impl Datapath {
         let mut links = self.pinned_links(&all)?;
         let present = chosen(options, all)?;
         self.make_way(options, &present, &links)?;
+        // Before the program meets a frame. One from before, until it is replaced, has the same layout of maps.
+        self.install_rare()?;
         let mut attached: Vec<AttachedInterface> = Vec::new();
         for interface in &present {
             let link = links.remove(&interface.index);

@@ -93,6 +93,8 @@ fn settle(wanted: &WantedCapacity, pinned: &Sizes, cpus: u32) -> Result<Plan, Ma
         (map_names::BACKEND_COUNTERS, cpus.saturating_mul(backends)),
         (map_names::CPU_COUNTERS, cpus),
         (map_names::SAMPLES, samples),
+        (map_names::FRAGMENTS, map_names::FRAGMENTS.capacity as u32),
+        (map_names::RARE, map_names::RARE.capacity as u32),
     ]
     .into_iter()
     .map(|(map, entries)| (map.name, entries))

@@ -4,10 +4,10 @@ use std::{io, path::PathBuf};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader, VerifierLogLevel,
-    maps::{Map, MapData, RingBuf},
+    maps::{Map, MapData, ProgramArray, RingBuf},
     programs::{ProgramError, Xdp},
 };
-use lb_common::map_names;
+use lb_common::map_names::{self, Rare};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{
@@ -41,10 +41,11 @@ pub enum LoadError {
         next_step: String,
         source: Box<EbpfError>,
     },
-    #[error("the object has no XDP program {PROGRAM}; rebuild with `cargo xtask build`")]
-    NoProgram,
-    #[error("the kernel refuses program {PROGRAM}; {next_step}")]
+    #[error("the object has no XDP program {name}; rebuild with `cargo xtask build`")]
+    NoProgram { name: &'static str },
+    #[error("the kernel refuses program {name}; {next_step}")]
     Program {
+        name: &'static str,
         next_step: String,
         source: Box<ProgramError>,
     },
@@ -52,6 +53,15 @@ pub enum LoadError {
     Info { source: ProgramError },
     #[error("cannot read what the datapath logs")]
     Log { source: io::Error },
+}
+
+/// Why the balancer's program has nothing to leave rare frames to.
+#[derive(Debug, thiserror::Error)]
+pub enum RareError {
+    #[error("the object lacks a program for rare frames, or their map {}", map_names::RARE.name)]
+    Missing,
+    #[error("cannot put a program into map {}", map_names::RARE.name)]
+    Map(#[source] aya::maps::MapError),
 }
 
 /// The loaded program. Dropping it leaves program, links and maps pinned, and traffic flowing; only new maps
@@ -105,7 +115,10 @@ impl Datapath {
     }
 
     pub fn identity(&self) -> Result<ProgramIdentity, LoadError> {
-        let program = self.ebpf.program(PROGRAM).ok_or(LoadError::NoProgram)?;
+        let program = self
+            .ebpf
+            .program(PROGRAM)
+            .ok_or(LoadError::NoProgram { name: PROGRAM })?;
         program
             .info()
             .map(|info| ProgramIdentity::new(&info))
@@ -116,6 +129,25 @@ impl Datapath {
     pub fn take_samples(&mut self) -> Option<RingBuf<MapData>> {
         let map: Map = self.ebpf.take_map(map_names::SAMPLES.name)?;
         RingBuf::try_from(map).ok()
+    }
+
+    /// Makes the balancer's program, this one or one that is attached from before over the same maps, leave rare frames to
+    /// the programs that were loaded with this one. The pinned map keeps them.
+    pub(super) fn install_rare(&mut self) -> Result<(), RareError> {
+        let fds = Rare::ALL.map(|rare| {
+            let program: &Xdp = self.ebpf.program(rare.program())?.try_into().ok()?;
+            Some((rare, program.fd().ok()?.try_clone().ok()?))
+        });
+        let map = self
+            .ebpf
+            .map_mut(map_names::RARE.name)
+            .ok_or(RareError::Missing)?;
+        let mut programs = ProgramArray::try_from(map).map_err(RareError::Map)?;
+        for entry in fds {
+            let (rare, fd) = entry.ok_or(RareError::Missing)?;
+            programs.set(rare as u32, &fd, 0).map_err(RareError::Map)?;
+        }
+        Ok(())
     }
 
     pub(super) fn program(&mut self) -> Option<&mut Xdp> {
@@ -133,14 +165,17 @@ fn load_object(pins: &Pins, plan: &capacity::Plan) -> Result<Ebpf, LoadError> {
         next_step: next_step(&source),
         source: source.into(),
     })?;
-    let program: &mut Xdp = ebpf
-        .program_mut(PROGRAM)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(LoadError::NoProgram)?;
-    program.load().map_err(|source| LoadError::Program {
-        next_step: next_step(&source),
-        source: source.into(),
-    })?;
+    for name in [PROGRAM].into_iter().chain(Rare::ALL.map(Rare::program)) {
+        let program: &mut Xdp = ebpf
+            .program_mut(name)
+            .and_then(|program| program.try_into().ok())
+            .ok_or(LoadError::NoProgram { name })?;
+        program.load().map_err(|source| LoadError::Program {
+            name,
+            next_step: next_step(&source),
+            source: source.into(),
+        })?;
+    }
     Ok(ebpf)
 }
 

@@ -23,7 +23,7 @@ pub use capacity::WantedCapacity;
 pub use check_path::{CheckPath, Entered};
 pub use check_programs::{CheckPathError, has_tcx};
 pub use identity::ProgramIdentity;
-pub use load::{Datapath, LoadError, LoadOptions};
+pub use load::{Datapath, LoadError, LoadOptions, RareError};
 pub use pins::{DEFAULT_PIN_DIRECTORY, PinError};
 pub use privileges::{MissingPrivilege, check_privileges};
 pub use probe::{Answer, Probe, ProbeError, Question};

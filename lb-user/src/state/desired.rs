@@ -33,6 +33,10 @@ pub struct DesiredSettings {
     pub new_timeout: u32,
     pub established_timeout: u32,
     pub closing_timeout: u32,
+    /// Whether pings are left to the kernel.
+    pub ping_kernel: bool,
+    /// ICMP messages that each CPU may make in a second.
+    pub icmp_rate: u32,
 }
 
 /// Which part of the traffic the daemon is shown: one in 2^bits; 64 for none.
@@ -59,6 +63,8 @@ impl Default for DesiredSettings {
             new_timeout: 30,
             established_timeout: 6 * 3600,
             closing_timeout: 10,
+            ping_kernel: false,
+            icmp_rate: 1000,
         }
     }
 }

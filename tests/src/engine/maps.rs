@@ -35,6 +35,7 @@ pub(super) struct Maps {
     slots: Array,
     seeds: Array,
     flows: Array,
+    fragments: Array,
     fresh: Array,
     backend_counters: Array,
     cpu_counters: Array,
@@ -55,6 +56,7 @@ impl Maps {
             slots: array(map_names::SLOTS, size_of::<BackendRef>())?,
             seeds: array(map_names::SEEDS, size_of::<Seed>())?,
             flows: array(map_names::FLOWS, size_of::<FlowBucket>())?,
+            fragments: array(map_names::FRAGMENTS, size_of::<FlowBucket>())?,
             fresh: array(map_names::FRESH, size_of::<u64>())?,
             backend_counters: array(map_names::BACKEND_COUNTERS, size_of::<BackendCounters>())?,
             cpu_counters: array(map_names::CPU_COUNTERS, size_of::<CpuCounters>())?,
@@ -65,6 +67,7 @@ impl Maps {
     pub(super) fn clear(&mut self) {
         let written = [
             &mut self.flows,
+            &mut self.fragments,
             &mut self.fresh,
             &mut self.backend_counters,
             &mut self.cpu_counters,
@@ -111,14 +114,9 @@ impl Maps {
         Ok(())
     }
 
-    pub(super) fn write_flows(&mut self, flows: &[FlowBucket]) {
-        for (index, bucket) in flows.iter().enumerate() {
-            let words: [[u64; 2]; 4] = bucket
-                .entries
-                .each_ref()
-                .map(|entry| [entry.fingerprint.load(), entry.value.load()]);
-            self.flows.write(index, &words);
-        }
+    pub(super) fn write_flows(&mut self, world: &World) {
+        write_buckets(&mut self.flows, &world.flows);
+        write_buckets(&mut self.fragments, &world.fragments);
     }
 
     pub(super) fn state(&self, cpu: u32) -> State {
@@ -127,8 +125,19 @@ impl Maps {
             cpu_counters: self.cpu_counters.words(),
             backend_counters: self.backend_counters.words(),
             flows: self.flows.words(),
+            fragments: self.fragments.words(),
             fresh: self.fresh.words(),
         }
+    }
+}
+
+fn write_buckets(array: &mut Array, buckets: &[FlowBucket]) {
+    for (index, bucket) in buckets.iter().enumerate() {
+        let words: [[u64; 2]; 4] = bucket
+            .entries
+            .each_ref()
+            .map(|entry| [entry.fingerprint.load(), entry.value.load()]);
+        array.write(index, &words);
     }
 }
 

@@ -13,11 +13,11 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{MapData, RingBuf},
+    maps::{Map, MapData, ProgramArray, RingBuf},
     programs::{TestRun, TestRunOptions, Xdp},
 };
 use lb_common::{
-    map_names,
+    map_names::{self, Rare},
     sample::Sample,
     service_index::{entries_for, heads_for},
 };
@@ -82,6 +82,15 @@ impl KernelEngine {
         Ok(())
     }
 
+    /// Goes on without the programs for rare frames.
+    pub fn without_rare(&mut self) -> Result<()> {
+        let mut map = rare_map(&self.programs)?;
+        for rare in Rare::ALL {
+            map.clear_index(&(rare as u32))?;
+        }
+        Ok(())
+    }
+
     fn program_id(&self) -> Result<u32> {
         let program = self
             .programs
@@ -132,6 +141,8 @@ fn load(object: &[u8], pins: &Pins, sizes: Sizes) -> Result<Ebpf> {
         (map_names::BACKEND_COUNTERS, sizes.cpus * sizes.backends),
         (map_names::CPU_COUNTERS, sizes.cpus),
         (map_names::SAMPLES, rustix::param::page_size()),
+        (map_names::FRAGMENTS, sizes.fragment_buckets),
+        (map_names::RARE, map_names::RARE.capacity),
     ];
     let mut loader = EbpfLoader::new();
     for (map, entries) in entries {
@@ -139,7 +150,10 @@ fn load(object: &[u8], pins: &Pins, sizes: Sizes) -> Result<Ebpf> {
         loader.map_pin_path(map.name, pins.0.join(map.name));
     }
     let mut programs = loader.load(object).context("loading the object")?;
-    for name in ["evenkeel", "decap"] {
+    for name in ["evenkeel", "decap"]
+        .into_iter()
+        .chain(Rare::ALL.map(Rare::program))
+    {
         let program: &mut Xdp = programs
             .program_mut(name)
             .context("the object lacks a program")?
@@ -148,7 +162,28 @@ fn load(object: &[u8], pins: &Pins, sizes: Sizes) -> Result<Ebpf> {
             .load()
             .with_context(|| format!("the kernel refuses `{name}`"))?;
     }
+    install_rare(&mut programs)?;
     Ok(programs)
+}
+
+/// Puts the programs for rare frames where the balancer's finds them.
+fn install_rare(programs: &mut Ebpf) -> Result<()> {
+    let mut map = rare_map(programs)?;
+    for rare in Rare::ALL {
+        let program = programs.program(rare.program());
+        let program: &Xdp = program.context("the object lacks a program")?.try_into()?;
+        map.set(rare as u32, program.fd()?, 0)?;
+    }
+    Ok(())
+}
+
+fn rare_map(programs: &Ebpf) -> Result<ProgramArray<MapData>> {
+    let map = programs.map(map_names::RARE.name);
+    let Some(Map::ProgramArray(map)) = map else {
+        anyhow::bail!("the object has no map {}", map_names::RARE.name);
+    };
+    let again = MapData::from_id(map.info()?.id())?;
+    Ok(ProgramArray::try_from(Map::from_map_data(again)?)?)
 }
 
 /// A directory for the maps' pins, by which a second program finds them; gone when dropped.
@@ -185,7 +220,7 @@ impl Engine for KernelEngine {
         assert_eq!(world.cpu, self.cpu, "the world is for another CPU");
         self.maps.clear();
         self.configure(world);
-        self.maps.write_flows(&world.flows);
+        self.maps.write_flows(world);
         self.samples();
     }
 

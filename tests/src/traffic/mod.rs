@@ -6,6 +6,7 @@ pub mod echo;
 pub mod flood;
 pub mod held;
 pub mod metrics;
+pub mod ping;
 pub mod rush;
 pub mod server;
 pub mod ticking;

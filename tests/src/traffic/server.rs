@@ -165,7 +165,7 @@ fn download(mut stream: &TcpStream, bytes: usize, milliseconds: u64) -> Option<(
 }
 
 fn answer(socket: &UdpSocket, name: &str, stats: &Stats, stop: &AtomicBool) {
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;

@@ -90,14 +90,6 @@ fn protocols(world: &World) -> Vec<Case> {
             .sends(&other(41), passes()),
         Case::new("protocol 0 to a VIP is no service of all ports", world).sends(&other(0), passes()),
         Case::new("protocol 255 without payload passes", world).sends(&Packet::ip_v4(255), passes()),
-        Case::new("an echo request to a VIP is left to the kernel", world).sends(
-            &Packet::ip_v4(1).payload(&[8, 0, 0xf7, 0xff, 0, 0, 0, 0]),
-            Expect::pass(Pass::Icmp),
-        ),
-        Case::new("an ICMP error to a VIP is left to the kernel", world).sends(
-            &Packet::ip_v4(1).payload(&[3, 4, 0, 0, 0, 0, 5, 0x78]),
-            Expect::pass(Pass::Icmp),
-        ),
         Case::new("ICMPv6's number in IPv4 is left to the kernel, too", world)
             .sends(&other(58), Expect::pass(Pass::Icmp)),
     ]

@@ -161,13 +161,5 @@ fn protocols(world: &World) -> Vec<Case> {
             world,
         )
         .sends(&other(253).hop_by_hop(), passes()),
-        Case::new("an ICMPv6 echo request to a VIP is left to the kernel", world).sends(
-            &Packet::ip_v6(58).payload(&[128, 0, 0, 0, 0, 1, 0, 1]),
-            Expect::pass(Pass::Icmp),
-        ),
-        Case::new("ICMPv6 behind a hop-by-hop header is left to the kernel", world).sends(
-            &Packet::ip_v6(58).hop_by_hop().payload(&[1, 0, 0, 0, 0, 0, 0, 0]),
-            Expect::pass(Pass::Icmp),
-        ),
     ]
 }

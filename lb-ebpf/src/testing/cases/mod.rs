@@ -1,8 +1,12 @@
 //! The table of cases: what becomes of every kind of packet.
 
+mod echo;
 mod eviction;
 mod flows;
+mod fragment_table;
 mod fragments;
+mod icmp;
+mod icmp_refused;
 mod ipv4;
 mod ipv6;
 mod link;
@@ -10,6 +14,7 @@ mod malformed;
 mod picks;
 mod services;
 mod settings;
+mod too_big;
 mod tunnels;
 
 use super::{
@@ -26,6 +31,11 @@ pub fn all(world: &World) -> Vec<Case> {
         ipv6::cases(world),
         malformed::cases(world),
         fragments::cases(world),
+        fragment_table::cases(world),
+        echo::cases(world),
+        icmp::cases(world),
+        icmp_refused::cases(world),
+        too_big::cases(world),
         services::cases(world),
         picks::cases(world),
         flows::cases(world),
@@ -40,6 +50,12 @@ pub fn all(world: &World) -> Vec<Case> {
 
 /// What the backend's tunnel makes of a packet: written by hand from RFC 2003, RFC 2473 and RFC 4213.
 fn outer(world: &World, id: u32, inner: &Packet, class: u8) -> Packet {
+    let fingerprint = inner.fingerprint(&world.settings.table_key);
+    outer_spread_by(world, id, inner, class, fingerprint)
+}
+
+/// The same for a packet whose path is not chosen by its own flow.
+fn outer_spread_by(world: &World, id: u32, inner: &Packet, class: u8, fingerprint: Option<u64>) -> Packet {
     let backend = &world.backends[id as usize];
     let source = address(&backend.outer_source, backend.family);
     let destination = address(&backend.address, backend.family);
@@ -48,9 +64,7 @@ fn outer(world: &World, id: u32, inner: &Packet, class: u8) -> Packet {
         .tags_of(inner)
         .carrying(inner);
     if backend.family == 6 {
-        let fingerprint = inner
-            .fingerprint(&world.settings.table_key)
-            .expect("an IP packet");
+        let fingerprint = fingerprint.expect("an IP packet");
         return outer.flow_label((fingerprint >> 40) as u32 & 0xf_ffff);
     }
     outer

@@ -91,14 +91,6 @@ fn reach(world: &World) -> Vec<Case> {
             Expect::drop_for(WEB.id, Drop::TooBig).new_flow(),
         ),
         Case::new(
-            "an IPv6 packet one octet longer than the backend's MTU is dropped",
-            world,
-        )
-        .sends(
-            &WEB6.packet().filled_to(1501),
-            Expect::drop_for(WEB6.id, Drop::TooBig).new_flow(),
-        ),
-        Case::new(
             "the MTU counts the IP packet, not the frame's tags and padding",
             world,
         )

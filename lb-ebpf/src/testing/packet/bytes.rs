@@ -46,10 +46,19 @@ impl Packet {
         }
     }
 
+    /// What follows IP header and extension headers.
+    pub(super) fn transport_octets(&self) -> Vec<u8> {
+        match &self.network {
+            Network::None => Vec::new(),
+            Network::Ip(ip) => self.transport_bytes(ip),
+        }
+    }
+
     fn transport_bytes(&self, ip: &Ip) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.ports.iter().flat_map(|port| port.to_be_bytes()).collect();
         let checksum_at = match &self.transport {
             Transport::Raw => return self.payload.clone(),
+            Transport::Icmp { kind, code, rest } => return self.icmp_bytes(ip, *kind, *code, *rest),
             Transport::Tcp {
                 flags,
                 options,
@@ -81,6 +90,21 @@ impl Packet {
             sum => sum,
         };
         bytes[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    }
+
+    fn icmp_bytes(&self, ip: &Ip, kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
+        let mut bytes = vec![kind, code, 0, 0];
+        bytes.extend(rest);
+        bytes.extend(&self.payload);
+        // RFC 792; RFC 4443, section 2.3.
+        let pseudo_header = if ip.destination.is_ipv6() {
+            ip.pseudo_header(protocol::ICMPV6, bytes.len())
+        } else {
+            Vec::new()
+        };
+        let sum = internet_checksum(&[&pseudo_header, &bytes]);
+        bytes[2..4].copy_from_slice(&sum.to_be_bytes());
         bytes
     }
 }

@@ -92,6 +92,15 @@ impl Packet {
         self
     }
 
+    /// Sets DF, which IPv6 does without.
+    pub fn dont_fragment_v4(self) -> Self {
+        if self.source().is_ipv4() {
+            self.dont_fragment()
+        } else {
+            self
+        }
+    }
+
     /// IPv4 options, padded to whole words.
     pub fn options(mut self, options: &[u8]) -> Self {
         let ip = self.ip_mut();
@@ -129,10 +138,26 @@ impl Packet {
     /// Makes this a fragment: `offset` in octets, a multiple of 8.
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
         if self.ip_mut().source.is_ipv4() {
-            self.ip_mut().fragment = (u16::from(more) << 13) | (offset / 8);
+            let ip = self.ip_mut();
+            ip.fragment = ip.fragment & 0x4000 | (u16::from(more) << 13) | (offset / 8);
             return self;
         }
         let [high, low] = (offset | u16::from(more)).to_be_bytes();
         self.extension(protocol::FRAGMENT, &[0, high, low, 1, 2, 3, 4])
+    }
+
+    /// The packet in fragments of at most `size` octets behind the headers, as a sender makes them.
+    pub fn fragments(&self, size: u16) -> Vec<Self> {
+        let size = usize::from(size);
+        let transport = self.transport_octets();
+        let parts = transport.chunks(size).enumerate();
+        let last = transport.len().div_ceil(size) - 1;
+        parts
+            .map(|(number, part)| {
+                let mut fragment = self.clone().payload(part);
+                fragment.transport = Transport::Raw;
+                fragment.fragment((number * size) as u16, number < last)
+            })
+            .collect()
     }
 }

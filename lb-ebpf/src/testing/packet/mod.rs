@@ -70,6 +70,12 @@ enum Transport {
     Udp {
         length: Option<u16>,
     },
+    /// Type, code and the four octets behind the checksum; ICMPv6 where the addresses are IPv6.
+    Icmp {
+        kind: u8,
+        code: u8,
+        rest: [u8; 4],
+    },
 }
 
 fn address(text: &str) -> IpAddr {
@@ -100,6 +106,26 @@ impl Packet {
 
     pub fn ip_v6(protocol: u8) -> Self {
         Self::ip("2001:db8:c::1", "2001:db8:1::10", protocol, Transport::Raw)
+    }
+
+    /// An ICMP message; [`payload`](Self::payload) is what follows its first eight octets.
+    pub fn icmp_v4(kind: u8, code: u8, rest: [u8; 4]) -> Self {
+        let transport = Transport::Icmp { kind, code, rest };
+        Self::ip("192.0.2.1", "198.51.100.10", protocol::ICMP, transport)
+    }
+
+    pub fn icmp_v6(kind: u8, code: u8, rest: [u8; 4]) -> Self {
+        let transport = Transport::Icmp { kind, code, rest };
+        Self::ip("2001:db8:c::1", "2001:db8:1::10", protocol::ICMPV6, transport)
+    }
+
+    /// What the packet's receiver sends back: addresses, ports and MAC addresses the other way round.
+    pub fn back(mut self) -> Self {
+        self.macs.swap(0, 1);
+        self.ports.swap(0, 1);
+        let ip = self.ip_mut();
+        std::mem::swap(&mut ip.source, &mut ip.destination);
+        self
     }
 
     /// A frame that is not IP.
@@ -224,6 +250,13 @@ impl Packet {
         }
     }
 
+    pub fn source(&self) -> IpAddr {
+        match &self.network {
+            Network::Ip(ip) => ip.source,
+            Network::None => panic!("the frame is not IP"),
+        }
+    }
+
     pub fn source_port(&self) -> u16 {
         self.ports[0]
     }
@@ -246,6 +279,25 @@ impl Packet {
             }
             _ => None,
         }
+    }
+
+    /// What all fragments of the packet are called in a table with this key.
+    pub fn fragments_fingerprint(&self, key: &FingerprintKey) -> Option<u64> {
+        let Network::Ip(ip) = &self.network else {
+            return None;
+        };
+        let [high, low] = ip.identification.to_be_bytes();
+        let (identification, protocol) = if ip.source.is_ipv6() {
+            // As `fragment` has it.
+            ([1, 2, 3, 4], protocol::FRAGMENT)
+        } else {
+            ([high, low, 0, 0], ip.protocol)
+        };
+        Some(key.of_fragments(&FlowTuple {
+            ports: u32::from_ne_bytes(identification),
+            protocol,
+            ..self.tuple()?
+        }))
     }
 
     /// What the flow is called in a table with this key.

@@ -1,6 +1,9 @@
 //! Random frames: good ones to services, odd ones, wrong ones, and noise.
 
-use super::Rng;
+use super::{
+    Rng,
+    rare::{echo, error, fragment},
+};
 use crate::{
     headers::protocol,
     testing::{
@@ -95,7 +98,12 @@ impl Traffic {
             rng.below(40)
         };
         packet = packet.payload(&rng.bytes(payload));
-        packet = aim(rng, packet, service, v6);
+        packet = match rng.below(14) {
+            0 => echo(rng, &packet, v6),
+            1 | 2 => error(rng, &packet, v6),
+            3 | 4 => fragment(rng, packet, v6),
+            _ => aim(rng, packet, service, v6),
+        };
         packet = network(rng, packet, v6);
         dress(rng, packet)
     }
@@ -143,7 +151,7 @@ fn aim(rng: &mut Rng, packet: Packet, service: Named, v6: bool) -> Packet {
     }
 }
 
-fn network(rng: &mut Rng, mut packet: Packet, v6: bool) -> Packet {
+pub(super) fn network(rng: &mut Rng, mut packet: Packet, v6: bool) -> Packet {
     packet = packet
         .traffic_class(rng.pick(&[0, 0, 0xb8, 0xff]))
         .hops(rng.pick(&[64, 1, 255]));
@@ -167,6 +175,9 @@ fn network(rng: &mut Rng, mut packet: Packet, v6: bool) -> Packet {
         let length = rng.below(11) * 4;
         let options = rng.bytes(length);
         packet = packet.options(&options);
+    }
+    if !v6 && rng.once_in(3) {
+        packet = packet.dont_fragment();
     }
     if rng.once_in(24) {
         packet = packet.fragment(rng.below(200) as u16 * 8, rng.once_in(2));

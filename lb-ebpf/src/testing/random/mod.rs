@@ -1,6 +1,7 @@
 //! Random worlds and frames, the same ones again for the same seed.
 
 mod frames;
+mod rare;
 mod worlds;
 
 pub use frames::Traffic;

@@ -27,6 +27,8 @@ pub fn world(rng: &mut Rng, cpu: u32, traffic: &Traffic) -> World {
     world.settings.fresh_mask = rng.pick(&[63, 63, 7, 0]);
     world.settings.sample_mask = one_in(rng.pick(&[64, 4, 1]));
     world.settings.packet_sample_mask = one_in(rng.pick(&[64, 3, 1]));
+    world.settings.icmp_rate = rng.pick(&[1000, 1000, 3, 0]);
+    world.settings.flags = rng.pick(&[0, 0, 0, 1]);
     for _ in 0..rng.below(8) {
         disturb(rng, &mut world);
     }
@@ -65,7 +67,9 @@ fn seeds(rng: &mut Rng, world: &mut World) {
 
 fn settings(rng: &mut Rng, world: &mut World) {
     let settings = &mut world.settings;
-    match rng.below(12) {
+    match rng.below(14) {
+        12 => settings.fragment_mask = rng.pick(&[0, 1, 7, u32::MAX]),
+        13 => settings.icmp_rate = rng.pick(&[0, 1, u32::MAX]),
         0 => settings.layout_version = rng.pick(&[0, LAYOUT_VERSION + 1]),
         1 => settings.flow_mask = rng.pick(&[31, 0xffff, u32::MAX]),
         2 => settings.fresh_mask = rng.pick(&[127, 0xffff, u32::MAX]),

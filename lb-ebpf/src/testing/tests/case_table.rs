@@ -7,9 +7,13 @@ use crate::{
         case::{self, Case, Expect, Step},
         cases,
         engine::HostEngine,
-        world::{World, standard::WEB},
+        packet::Packet,
+        world::{
+            World,
+            standard::{DNS, TUNNEL_4IN4, WEB},
+        },
     },
-    verdict::{Pass, Verdict},
+    verdict::{Drop, Pass, Verdict},
 };
 use lb_common::counters::Event;
 
@@ -39,12 +43,31 @@ fn check(table: &[Case], cpu: u32) -> usize {
 fn the_library_passes_every_case() {
     let count = check(&cases::all(&World::standard(0, 0x5eed)), 0);
     println!("{count} cases");
-    assert!(count >= 120, "only {count} cases");
+    assert!(count >= 320, "only {count} cases");
 }
 
 #[test]
 fn the_library_passes_every_case_on_another_cpu_with_other_seeds() {
     check(&cases::all(&World::standard(3, 0x0dd_5eed)), 3);
+}
+
+/// As when the program for them is not loaded: what is rare is passed or dropped, and nothing else is different.
+#[test]
+fn rare_frames_have_a_verdict_without_their_program() {
+    let world = World::standard(0, 0x5eed);
+    let ping = Packet::icmp_v4(8, 0, [0; 4]);
+    let fragment = DNS.packet().payload(&[1; 64]).fragment(0, true);
+    let too_big = TUNNEL_4IN4.packet().dont_fragment().filled_to(1500);
+    let mut engine = HostEngine::new(0).without_rare();
+    let case = Case::new("alone", &world)
+        .sends(&ping, Expect::pass(Pass::Icmp))
+        .sends(&fragment, Expect::drop(Drop::Fragment))
+        .sends(
+            &too_big,
+            Expect::drop_for(TUNNEL_4IN4.id, Drop::TooBig).new_flow(),
+        )
+        .sends(&WEB.packet(), Expect::dsr(WEB.id).new_flow());
+    case::check(&case, &mut engine).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

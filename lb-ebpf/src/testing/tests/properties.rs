@@ -8,7 +8,7 @@ use crate::{
         random::{self, Rng, Traffic},
         world::World,
     },
-    verdict::{Forward, Verdict},
+    verdict::{Answer, Forward, Verdict},
 };
 
 /// Judges a frame and checks what holds for every frame.
@@ -37,8 +37,61 @@ fn check(engine: &mut HostEngine, frame: &[u8]) -> Verdict {
             // Behind the longest link header the packet is the same, and the tags are in front of the outer one.
             assert_eq!(bytes[added + 22..], frame[22..]);
         }
+        Verdict::Answer(answer) => check_answer(answer, frame, &bytes),
     }
     verdict
+}
+
+/// Where the IP packet begins behind tags.
+fn network(frame: &[u8]) -> usize {
+    let tags = [12, 16]
+        .into_iter()
+        .take_while(|at| matches!(frame[*at..at + 2], [0x81, 0] | [0x88, 0xa8]));
+    14 + 4 * tags.count()
+}
+
+/// RFC 1071: of whole and unharmed octets the sum is 0xffff.
+fn sum(octets: &[u8]) -> u32 {
+    let words = octets
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
+    words.fold(0, |sum, word| {
+        let sum = sum + word;
+        (sum & 0xffff) + (sum >> 16)
+    })
+}
+
+/// An answer goes back in the same way, from the VIP to whom it came from.
+fn check_answer(answer: Answer, frame: &[u8], bytes: &[u8]) {
+    let at = network(frame);
+    assert_eq!([&bytes[6..12], &bytes[..6]].concat(), frame[..12]);
+    assert_eq!(bytes[12..at], frame[12..at]);
+    let (packet, cause) = (&bytes[at..], &frame[at..]);
+    let v6 = packet[0] >> 4 == 6;
+    let (ends, half) = if v6 { (8, 16) } else { (12, 4) };
+    let [source, destination] = [ends, ends + half].map(|at| at..at + half);
+    assert_eq!(packet[source.clone()], cause[destination.clone()]);
+    assert_eq!(packet[destination.clone()], cause[source.clone()]);
+    if answer == Answer::EchoReply {
+        assert_eq!(bytes.len(), frame.len());
+        return;
+    }
+    let (header, largest) = if v6 { (40, 1280) } else { (20, 576) };
+    assert!(packet.len() <= largest);
+    assert_eq!(packet[header + 8..], cause[..packet.len() - header - 8]);
+    let message = &packet[header..];
+    if v6 {
+        let pseudo = [
+            &packet[8..40],
+            &(message.len() as u32).to_be_bytes(),
+            &[0, 0, 0, 58],
+        ]
+        .concat();
+        assert_eq!(sum(&[&pseudo, message].concat()), 0xffff);
+    } else {
+        assert_eq!(sum(&packet[..20]), 0xffff);
+        assert_eq!(sum(message), 0xffff);
+    }
 }
 
 proptest! {

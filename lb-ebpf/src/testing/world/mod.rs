@@ -41,6 +41,7 @@ pub struct World {
     pub slots: Vec<BackendRef>,
     pub seeds: Vec<Seed>,
     pub flows: Vec<FlowBucket>,
+    pub fragments: Vec<FlowBucket>,
     slots_used: u32,
 }
 
@@ -51,6 +52,7 @@ pub const fn sizes(cpu: u32) -> Sizes {
         backends: 64,
         slots: 2048,
         flow_buckets: 16,
+        fragment_buckets: 4,
         fresh_words: 64,
     }
 }
@@ -73,6 +75,8 @@ impl World {
                 possible_cpus: sizes.cpus as u32,
                 table_key: FingerprintKey::expand(TABLE_SECRET),
                 flow_mask: sizes.flow_buckets as u32 - 1,
+                fragment_mask: sizes.fragment_buckets as u32 - 1,
+                icmp_rate: 1000,
                 fresh_mask: sizes.fresh_words as u32 - 1,
                 sample_mask: lb_common::settings::one_in(64),
                 packet_sample_mask: lb_common::settings::one_in(64),
@@ -86,6 +90,7 @@ impl World {
             slots: vec![BackendRef::UNSET; sizes.slots],
             seeds: vec![Seed::default(); sizes.cpus + 1],
             flows: vec![FlowBucket::default(); sizes.flow_buckets],
+            fragments: vec![FlowBucket::default(); sizes.fragment_buckets],
             slots_used: 0,
         };
         world.rotate(salt);

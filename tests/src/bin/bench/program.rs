@@ -144,7 +144,9 @@ impl Bench {
             backend_stride: 1024,
             timeouts: [0, 10, 30, 120, 21_600, 0, 0, 0],
             service_shift: head_shift(map_names::SERVICE_HEADS.capacity as u32),
-            reserved: 0,
+            fragment_mask: map_names::FRAGMENTS.capacity as u32 - 1,
+            icmp_rate: 1000,
+            flags: 0,
         };
         mapped(&self.product, map_names::SETTINGS.name, 1)?.set(0, settings);
         let mut seeds = mapped(&self.product, map_names::SEEDS.name, cpus as usize + 1)?;
