@@ -33,7 +33,7 @@ mod programs {
     fn action(outcome: Outcome) -> i32 {
         match outcome {
             Outcome::Untouched | Outcome::Handed => TC_ACT_UNSPEC,
-            Outcome::Lost => TC_ACT_SHOT as i32,
+            Outcome::Lost => TC_ACT_SHOT,
         }
     }
 

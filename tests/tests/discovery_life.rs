@@ -1,6 +1,11 @@
 //! Promise: an outage or a lie of what names the backends is no outage of the traffic.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 use tests::{
@@ -212,5 +217,75 @@ fn a_lost_disk_does_not_take_the_traffic_along() -> Proof {
     world.name(&[0, 1, 2])?;
     eventually("the source rules again", || world.serving() == Some(3))?;
     connections.check("the source came back")?;
+    Ok(())
+}
+
+/// A small file system of a test's own.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path) -> Result<Self> {
+        fs::create_dir_all(at)?;
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k", "evenkeel-test"])
+            .arg(at)
+            .status()?;
+        ensure!(mounted.success(), "no file system on {}", at.display());
+        Ok(Self(at.to_owned()))
+    }
+
+    /// Leaves no room; the answer takes it away again.
+    fn fill(&self) -> PathBuf {
+        let filler = self.0.join("filler");
+        // Fails when nothing more fits.
+        let _ = fs::write(&filler, vec![0; 1 << 20]);
+        filler
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_no_backend_out_and_is_written_when_there_is_room() -> Proof {
+    let mut world = World::new(3)?;
+    let disk = Disk::mount(&world.daemon.directory().join("state"))?;
+    world.name(&[0, 1])?;
+    world.start()?;
+    eventually("both serve", || world.serving() == Some(2))?;
+    let filler = disk.fill();
+    world.name(&[0, 1, 2])?;
+    eventually("the third one serves, too", || world.serving() == Some(3))?;
+    world.reaches(3)?;
+    let told = |world: &World| {
+        let status = world.daemon.json(&["status"]).unwrap_or_default();
+        status["problems"]
+            .to_string()
+            .contains("what the sources say is not kept")
+    };
+    eventually("it is told", || told(&world))?;
+    // A change by hand would be lost by a restart: it is refused, and nothing of it happens.
+    let first = world.lab.backends[0].address(false).to_string();
+    let refused = world
+        .daemon
+        .cli(&["backend", "set", "web", &first, "--weight", "3"])?;
+    assert!(!refused.status.success());
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("make room there"),
+        "{refused:?}"
+    );
+    assert_eq!(world.serving(), Some(3));
+
+    fs::remove_file(filler)?;
+    eventually("it is no more", || !told(&world))?;
+    // And the next daemon knows of the third one without its source.
+    fs::remove_file(&world.file)?;
+    world.daemon.kill()?;
+    world.daemon.launch()?;
+    world.daemon.wait_ready()?;
+    assert_eq!(world.serving(), Some(3));
     Ok(())
 }

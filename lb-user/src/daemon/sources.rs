@@ -51,6 +51,8 @@ pub(super) struct Sources {
     pub not_admitted: BTreeMap<String, BTreeMap<IpAddr, String>>,
     /// Services whose backends are believed and not in the datapath.
     owed: BTreeSet<String>,
+    /// Services whose state is not on disk yet.
+    unsaved: BTreeSet<String>,
     /// Services whose state is on disk, and not on the medium yet.
     unflushed: BTreeSet<String>,
     /// Puts some there.
@@ -71,6 +73,7 @@ impl Sources {
             directory: config.state.directory.join("discovered"),
             not_admitted: BTreeMap::new(),
             owed: BTreeSet::new(),
+            unsaved: BTreeSet::new(),
             unflushed: BTreeSet::new(),
             flushing: None,
             unshown: false,
@@ -262,6 +265,7 @@ impl Controller {
         if !names.is_empty() {
             self.follow_sources(names, Instant::now()).await;
         }
+        self.save_again();
         if self.tell_holds() || self.sources.unshown {
             self.show_sources();
         }

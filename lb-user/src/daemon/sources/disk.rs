@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::task::spawn_blocking;
+use tokio::task::{block_in_place, spawn_blocking};
 
 use super::{
     super::{bring::unix_now, controller::Controller, edits::with_sources},
@@ -49,13 +49,18 @@ pub(super) fn load<'a>(
 impl Sources {
     /// Writes what is believed of these services to disk: a daemon that is killed from now on starts from it. What a host
     /// starts from that loses power follows by [`Self::flush`]; with its power it loses the maps, too, so they need not wait.
+    /// What cannot be written is tried again by the next call.
     pub(super) fn save(&mut self, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        for name in names {
+        self.unsaved.extend(names.iter().cloned());
+        let each_durable = self.unsaved.len() <= EACH_DURABLE;
+        while let Some(name) = self.unsaved.first() {
             let store = store(&self.directory, name);
             store.save(&self.registry.to_save(name), unix_now(), Durable::Later)?;
-        }
-        if names.len() <= EACH_DURABLE {
-            self.unflushed.extend(names.iter().cloned());
+            if let Some(name) = self.unsaved.pop_first()
+                && each_durable
+            {
+                self.unflushed.insert(name);
+            }
         }
         Ok(())
     }
@@ -82,6 +87,14 @@ impl Sources {
 }
 
 impl Controller {
+    /// Writes what could not be written before.
+    pub(super) fn save_again(&mut self) {
+        if !self.sources.unsaved.is_empty() {
+            let saved = block_in_place(|| self.sources.save(&BTreeSet::new()));
+            self.note_disk(saved);
+        }
+    }
+
     /// Puts what the sources say on the medium, in its own time.
     pub(super) fn flush_sources(&mut self) {
         if let Some(ended) = self.sources.flush() {
