@@ -151,6 +151,11 @@ fn checks_that_find_everything_dead_are_not_believed() -> Proof {
             .is_ok_and(|events| events.contains("too few backends pass their checks"))
     })?;
     eventually("all serve all the same", || world.count("serving") == Some(3))?;
+    let status = world.daemon.ok(&["status"])?;
+    assert!(
+        status.contains("READY, WITH PROBLEMS") && status.contains("all are picked as if they did"),
+        "{status}"
+    );
     assert_eq!(world.reached()?, ["b0", "b1", "b2"]);
     connections.check("all checks failed")?;
     assert!(world.has_vip(), "it serves, so it is announced");
@@ -165,6 +170,10 @@ fn a_vip_is_announced_while_it_can_be_served_and_withdrawn_in_a_panic() -> Proof
     eventually("it is announced", || world.has_vip())?;
     world.answering.iter_mut().for_each(|answering| *answering = None);
     eventually("it is withdrawn", || !world.has_vip())?;
+    eventually("and that is told", || {
+        let status = world.daemon.ok(&["status"]);
+        status.is_ok_and(|status| status.contains(&format!("VIP {VIP4}: it is not announced")))
+    })?;
     for index in 0..2 {
         world.answering[index] = Some(Answering::start(&world.lab, index)?);
     }

@@ -90,14 +90,17 @@ fn head(status: &Status, paint: Paint) -> String {
         (true, false) => paint.warn("READY, WITH PROBLEMS"),
         (true, true) => paint.good("READY"),
     };
+    let program = match status.program.as_str() {
+        "" => "attached nowhere yet",
+        program => program,
+    };
     let mut text = format!(
-        "{state}   evenkeel {}, up {}, pid {}, revision {}\n  configuration {}\n  datapath      {}, pinned in {}\n",
+        "{state}   evenkeel {}, up {}, pid {}, revision {}\n  configuration {}\n  datapath      {program}, pinned in {}\n",
         status.version,
         duration::show(status.uptime_seconds),
         status.pid,
         status.revision,
         status.config_file,
-        status.program,
         status.pin_directory,
     );
     for reason in &status.not_ready {

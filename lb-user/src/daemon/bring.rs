@@ -212,8 +212,11 @@ impl Controller {
             Trigger::Discovery => Kind::Discovery,
             _ => Kind::Edit,
         };
-        let written = format!("{text} ({})", steps_written(steps));
-        self.shared.events.record(kind, object(names), written);
+        // What a source says again is no news.
+        if trigger != Trigger::Discovery || !names.is_empty() {
+            let written = format!("{text} ({})", steps_written(steps));
+            self.shared.events.record(kind, object(names), written);
+        }
         Done {
             revision: self.ledger.overlay.revision(),
             steps,

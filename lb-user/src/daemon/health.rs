@@ -358,11 +358,9 @@ impl Controller {
     fn tell_panics(&mut self, before: &BTreeMap<String, OnPanic>) -> bool {
         let panics = self.checks.panics();
         for (name, what) in panics.iter().filter(|(name, _)| !before.contains_key(*name)) {
-            let text = match what {
-                OnPanic::Serve => "too few backends pass their checks: all are picked as if they did",
-                OnPanic::Withdraw => "too few backends pass their checks: its VIP is withdrawn",
-            };
-            self.shared.events.record(Kind::Health, name.clone(), text);
+            self.shared
+                .events
+                .record(Kind::Health, name.clone(), what.words());
         }
         for name in before.keys().filter(|name| !panics.contains_key(*name)) {
             let text = "enough backends pass their checks again";

@@ -11,6 +11,7 @@ pub mod flow_reads;
 mod handle;
 mod heal;
 mod health;
+pub mod health_reads;
 pub mod host;
 mod ledger;
 mod limits;

@@ -33,6 +33,7 @@ pub fn status(shared: &Shared) -> Status {
             .flat_map(|service| service_problems(service)),
     );
     problems.extend(super::source_reads::problems(&view));
+    problems.extend(super::health_reads::problems(&view));
     problems.extend(datapath_problems(shared, &view, &flow_table));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),

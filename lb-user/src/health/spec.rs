@@ -135,6 +135,16 @@ pub enum OnPanic {
     Withdraw,
 }
 
+impl OnPanic {
+    /// What happens, for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Serve => "too few backends pass their checks: all are picked as if they did",
+            Self::Withdraw => "too few backends pass their checks: its VIP is withdrawn",
+        }
+    }
+}
+
 const fn default_interval() -> Millis {
     Millis(2000)
 }
