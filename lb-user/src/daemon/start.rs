@@ -399,11 +399,12 @@ fn forwarding_to(maps: &PinnedMaps) -> Result<Forwarding, MapError> {
             .get(&service.id)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let owned = owned(slots);
-        let backends = observed.backends.iter().filter_map(|(id, entry)| {
-            let owned = owned.get(&BackendRef::new(*id, entry.generation))?;
-            let serves = entry.service == service.id && entry.state == backend::state::SERVING;
-            serves.then(|| (address_from(&entry.address, entry.family), *owned))
+        let backends = owned(slots).into_iter().filter_map(|(reference, owned)| {
+            let entry = observed.backends.get(&reference.id())?;
+            let serves = reference == BackendRef::new(reference.id(), entry.generation)
+                && entry.service == service.id
+                && entry.state == backend::state::SERVING;
+            serves.then(|| (address_from(&entry.address, entry.family), owned))
         });
         backends.collect()
     };
